@@ -1,0 +1,2 @@
+"""Declarative, config-driven experiment runner for agent evaluations."""
+
