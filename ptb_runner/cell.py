@@ -1,0 +1,200 @@
+"""A cell on disk: its folder, its identity and its state.
+
+The folder is the whole truth about a cell: `cell.yaml` says what it is, `task/` what was rendered,
+`job/` what Harbor did, `status.json` how far it is, `result.json` what came out. Anything that holds
+the folder can carry on with the cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from ptb_runner.config import Config, options, register, typed, without_secrets
+from ptb_runner.explain import UsageError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell read from its folder; `config` has every interpolation resolved, also ${oc.env:NAME}."""
+
+    folder: Path
+    id: str
+    config: Config
+    identity: dict[str, Any]
+    overrides: list[str]
+
+    @property
+    def task(self) -> Path:
+        """The rendered Harbor task."""
+        return self.folder / "task"
+
+    @property
+    def job(self) -> Path:
+        """The Harbor job folder; each trial is a folder in it."""
+        return self.folder / "job"
+
+    @property
+    def handoff(self) -> Path:
+        """Where each trial hands its final_model over to its verifier; a folder a trial."""
+        return self.folder / "handoff"
+
+    @property
+    def superseded(self) -> Path:
+        """Trial folders that were run again: interrupted ones and infrastructure errors. Nothing is deleted."""
+        return self.folder / "superseded"
+
+
+def now() -> str:
+    """The time in UTC, as it stands in every file."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file that is at any moment either the old or the new one, whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """The file's content, or None when there is none or it is not whole."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(path.read_text())
+    return None
+
+
+def content_hash(folder: Path) -> str:
+    """SHA-256 over the names, executable bits and contents of a folder's files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            digest.update(f"link {name} {os.readlink(path)}\0".encode())
+        elif path.is_file():
+            executable = bool(path.stat().st_mode & 0o100)
+            digest.update(f"file {name} {executable} {path.stat().st_size}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def identity_of(config: DictConfig, task: Path) -> dict[str, Any]:
+    """What makes a cell the cell it is: every option marked `result`, and the rendered task's content.
+
+    Two cells with equal identities measure the same thing; concurrency, folders and launchers are not in it.
+    """
+    identity = {}
+    for item in options(config):
+        if item.result:
+            value = OmegaConf.select(OmegaConf.create(without_secrets(config)), item.key)
+            identity[item.key] = OmegaConf.to_container(value, resolve=False) if OmegaConf.is_config(value) else value
+    if identity.get("benchmark.path"):
+        # Where the folder lay does not matter: its content was copied, and is hashed below.
+        identity["benchmark.path"] = Path(identity["benchmark.path"]).name
+    identity["task_sha256"] = content_hash(task)
+    return identity
+
+
+def cell_id(identity: dict[str, Any]) -> str:
+    """A short name for an identity: the first 12 hex digits of its hash."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What changed between two identities, a line each."""
+    keys = sorted(old.keys() | new.keys())
+    return [f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
+
+
+def write_cell(folder: Path, config: DictConfig, identity: dict[str, Any], overrides: list[str]) -> Cell:
+    """Write cell.yaml (secrets only as ${oc.env:NAME}) and return the cell."""
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "cell_id": cell_id(identity),
+        "created_at": now(),
+        "overrides": overrides,
+        "config": without_secrets(config),
+        "identity": identity,
+    }
+    temporary = folder / ".cell.yaml.tmp"
+    temporary.write_text(yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True))
+    temporary.replace(folder / "cell.yaml")
+    return read_cell(folder)
+
+
+def read_cell(folder: Path) -> Cell:
+    """Read a cell's folder.
+
+    Raises UsageError when it is none, or when a variable that cell.yaml refers to is not set.
+    """
+    path = folder / "cell.yaml"
+    try:
+        content = yaml.safe_load(path.read_text())
+        config = composed(content["config"])
+        return Cell(folder, content["cell_id"], typed(config), content["identity"], content["overrides"])
+    except FileNotFoundError:
+        raise UsageError(f"{folder}: no cell's folder, it has no cell.yaml") from None
+    except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not readable: {error!r}") from None
+
+
+def composed(config: dict[str, Any]) -> DictConfig:
+    """The configuration of a cell.yaml, checked against the schema."""
+    register()
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    base = OmegaConf.create(store.load("schema.yaml").node)
+    for group in ("backend", "launcher"):
+        OmegaConf.update(base, group, store.load(f"{group}/{config[group]['kind']}_schema.yaml").node)
+    return OmegaConf.merge(base, config)  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the cell for this process, so that no two runners work on one folder.
+
+    Raises UsageError when another runner holds it.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".runner.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        owner = (read_json(folder / "status.json") or {}).get("launcher", {})
+        who = f" (process {owner['pid']} on {owner['host']})" if "pid" in owner else ""
+        raise UsageError(f"{folder}: another runner is at work on this cell{who}\n  ptb status {folder}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def write_status(cell: Cell, state: str, outcome: str | None, attempts: dict[str, Any]) -> None:
+    """Replace status.json. `state` is planned, running, finished or cancelled."""
+    write_json(
+        cell.folder / "status.json",
+        {
+            "schema_version": SCHEMA_VERSION,
+            "cell_id": cell.id,
+            "state": state,
+            "outcome": outcome,
+            "attempts": attempts,
+            "launcher": {"kind": cell.config.launcher.kind, "pid": os.getpid(), "host": socket.gethostname()},
+            "updated_at": now(),
+        },
+    )

@@ -1,0 +1,212 @@
+"""What can be wrong with a configuration beyond the types of its options; everything here works offline.
+
+`problems` looks at one composed configuration and returns every fault it finds, a text of one or two
+lines each. It creates nothing and imports none of harbor, modal or beaker.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ptb_runner import menu
+from ptb_runner.config import BACKENDS, LAUNCHERS, Config, Kind, MissingScore, Option, options, typed
+from ptb_runner.explain import find, unknown_key
+from ptb_runner.paths import TEMPLATES
+
+_SECRET_NAME = re.compile(r"key|token|secret|password|passwd|credential|auth(?!or)", re.IGNORECASE)
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def problems(config: DictConfig, conf_dirs: list[str]) -> list[str]:
+    """Every fault of `config` that can be found without running anything."""
+    known = options(config)
+    found = [*_unknown_keys(config, known), *_missing(config, conf_dirs)]
+    if found:
+        return found
+    try:
+        cell = typed(config)
+    except OmegaConfBaseException as error:
+        return [f"{error.full_key}: {str(error.msg).splitlines()[0]}"]
+    return [
+        *_out_of_bounds(config, known),
+        *_secrets(config),
+        *_agent(cell),
+        *_benchmark(cell),
+        *_backend(cell),
+    ]
+
+
+def warnings(cell: Config) -> list[str]:
+    """What the user should know, but may well want."""
+    found = []
+    benchmark = cell.benchmark
+    if benchmark.missing_score is MissingScore.base_model and cell.model.id not in benchmark.zero_shot:
+        found.append(
+            f"benchmark.zero_shot has no score for model {cell.model.id}: "
+            "a trial without a usable model will have no final score"
+        )
+    own = benchmark.agent_hours
+    if cell.agent.timeout_hours is not None and own is not None and cell.agent.timeout_hours != own:
+        found.append(
+            f"agent.timeout_hours={cell.agent.timeout_hours:g} differs from the benchmark's {own:g}: not comparable"
+        )
+    return found
+
+
+def _unknown_keys(config: DictConfig, known: list[Option]) -> Iterator[str]:
+    """Keys that were forced in with `+`: Hydra lets them through, nothing would read them."""
+    keys = {item.key for item in known}
+    parents = {key.rpartition(".")[0] for key in keys}
+    parents |= {parent.rpartition(".")[0] for parent in parents}
+    for key in _leaves(config, keys, parents, ""):
+        yield unknown_key(key, "command line or file")
+
+
+def _leaves(node: DictConfig, keys: set[str], parents: set[str], prefix: str) -> Iterator[str]:
+    for name in node:
+        key = f"{prefix}{name}"
+        if key == "hydra" or key in keys:
+            continue
+        if key not in parents:
+            yield key
+        elif not OmegaConf.is_missing(node, name):
+            yield from _leaves(node[name], keys, parents, f"{key}.")
+
+
+def _missing(config: DictConfig, conf_dirs: list[str]) -> Iterator[str]:
+    for key in sorted(OmegaConf.missing_keys(config)):
+        if key.startswith("hydra."):
+            continue
+        if key in menu.groups(conf_dirs):
+            yield f"{key}: nothing chosen\n  type {key}=CHOICE, one of: {', '.join(menu.choices(key, conf_dirs))}"
+            continue
+        item = find(key)
+        group = key.partition(".")[0]
+        choice = OmegaConf.select(config, f"{group}.id", default=None, throw_on_missing=False)
+        chosen = menu.file_of(f"{group}/{choice}", conf_dirs)
+        where = f" ({chosen} leaves it open)" if chosen else ""
+        yield f"{key}: needs a value{where}\n  {item.help if item else ''} Type {key}=VALUE"
+
+
+def _out_of_bounds(config: DictConfig, known: list[Option]) -> Iterator[str]:
+    for item in known:
+        value = OmegaConf.select(config, item.key)
+        if item.violated_by(value):
+            yield f"{item.key}={value}: {item.key} takes {item.allowed}\n  {item.help}"
+
+
+def _secrets(config: DictConfig) -> Iterator[str]:
+    """Literal secrets would be written to cell.yaml; the message must not repeat them."""
+    for root in ("agent.env", "agent.options"):
+        raw = OmegaConf.to_container(OmegaConf.select(config, root), resolve=False)
+        for key, value in _strings(raw, root):
+            if _SECRET_NAME.search(key.rpartition(".")[2]) and value and "${oc.env:" not in value:
+                name = key.rpartition(".")[2].upper()
+                yield (
+                    f"{key}: looks like a secret written out, and would be stored\n"
+                    f"  export it as a variable and name it: agent.env_vars=[{name}] or '{key}=${{oc.env:{name}}}'"
+                )
+
+
+def _strings(node: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for name, value in node.items():
+            yield from _strings(value, f"{key}.{name}")
+    elif isinstance(node, list):
+        for value in node:
+            yield from _strings(value, key)
+    elif isinstance(node, str):
+        yield key, node
+
+
+def _agent(cell: Config) -> Iterator[str]:
+    agent = cell.agent
+    if bool(agent.name) == bool(agent.import_path):
+        yield (
+            "agent: exactly one of agent.name and agent.import_path must be set\n"
+            "  agent.name=NAME takes one of Harbor's agents, agent=custom agent.import_path=module:Class your own"
+        )
+    if agent.import_path and not re.fullmatch(r"[\w.]+:\w+", agent.import_path):
+        yield f"agent.import_path={agent.import_path}: not of the form module:Class\n  for example my_agents.fast:FastAgent"
+    for option, names in (
+        ("agent.env_vars", agent.env_vars),
+        ("benchmark.verifier_env_vars", cell.benchmark.verifier_env_vars),
+    ):
+        for name in names:
+            if not _ENV_NAME.fullmatch(name):
+                # Not repeated: somebody may have pasted the key itself.
+                yield f"{option}: one entry is no name of a variable\n  give names such as OPENAI_API_KEY, never the key itself"
+
+
+def _benchmark(cell: Config) -> Iterator[str]:
+    benchmark = cell.benchmark
+    if bool(benchmark.path) == bool(benchmark.layers):
+        yield (
+            "benchmark: exactly one of benchmark.path and benchmark.layers must be set\n"
+            "  a task folder of one's own: benchmark=task benchmark.path=DIR"
+        )
+    for layer in [*benchmark.layers, *cell.model.layers]:
+        if not (TEMPLATES / layer).is_dir():
+            yield f"layers: there is no folder {layer!r} in {TEMPLATES}\n  name a folder of templates/ or an absolute path"
+    yield from _post_train(cell) if benchmark.kind is Kind.post_train else ()
+    if benchmark.path:
+        yield from _task_folder(Path(benchmark.path))
+    for model, score in benchmark.zero_shot.items():
+        if not 0 <= score <= 1:
+            yield f"benchmark.zero_shot.{model}={score}: a score is a number from 0 to 1"
+    if benchmark.models and cell.model.id not in benchmark.models:
+        yield (
+            f"model={cell.model.id}: benchmark {benchmark.id} cannot be run with it\n"
+            f"  model is one of: {', '.join(benchmark.models)}"
+        )
+
+
+def _post_train(cell: Config) -> Iterator[str]:
+    benchmark = cell.benchmark
+    if cell.model.id == "none":
+        yield f"model=none: benchmark {benchmark.id} post-trains a model\n  choose one with model=NAME"
+    for name in ("agent_hours", "verifier_hours"):
+        if getattr(benchmark, name) is None:
+            yield f"benchmark.{name}: a post_train benchmark needs it\n  {find(f'benchmark.{name}').help}"  # type: ignore[union-attr]
+    if benchmark.path:
+        yield "benchmark.path: only for kind harbor; a post_train benchmark is rendered from benchmark.layers"
+    tries, each = len(benchmark.evaluation.tries), benchmark.evaluation.try_timeout_hours
+    if not tries:
+        yield "benchmark.evaluation.tries: empty, nothing would be scored\n  [[]] is one try without extra arguments"
+    elif benchmark.verifier_hours is not None and each > benchmark.verifier_hours:
+        yield (
+            f"benchmark.evaluation.try_timeout_hours={each:g}: more than benchmark.verifier_hours="
+            f"{benchmark.verifier_hours:g}\n  the verifier would be ended before its first try is over"
+        )
+
+
+def _task_folder(path: Path) -> Iterator[str]:
+    expected = "a Harbor task folder holds task.toml, instruction.md, environment/ and tests/"
+    if not path.is_dir():
+        yield f"benchmark.path={path}: no such folder\n  {expected}"
+        return
+    if not (path / "task.toml").is_file():
+        yield f"benchmark.path={path}: no Harbor task folder, it has no task.toml\n  {expected}"
+        return
+    try:
+        tomllib.loads((path / "task.toml").read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        yield f"{path / 'task.toml'}: not readable as TOML: {error}"
+
+
+def _backend(cell: Config) -> Iterator[str]:
+    for group, kind, kinds in (("backend", cell.backend.kind, BACKENDS), ("launcher", cell.launcher.kind, LAUNCHERS)):
+        if kind not in kinds:
+            yield f"{group}.kind={kind}: there is no such {group}\n  choose one with {group}=NAME: {', '.join(kinds)}"
+    if cell.backend.kind == "bubblewrap" and cell.benchmark.gpus:
+        yield (
+            f"backend=bubblewrap has no GPU, benchmark.gpus={cell.benchmark.gpus} asks for some\n"
+            "  choose a backend with GPUs, or benchmark.gpus=0"
+        )

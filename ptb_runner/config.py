@@ -1,0 +1,325 @@
+"""Every option of the program: its name, type, unit, bounds and meaning, in one place.
+
+The dataclasses below are the schema that Hydra checks each file of conf/ and each override against.
+`option()` adds what a type cannot say: the meaning, the bounds, and whether the option is part of a
+cell's identity (``result=True``: another value could give another score) or not.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    result: bool = True,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+) -> Any:
+    """Declare one option.
+
+    `least` and `most` are inclusive bounds, `above` an exclusive one. `result` says whether the option
+    can change a score and so belongs to a cell's identity.
+    """
+    metadata = {"help": help, "result": result, "least": least, "above": above, "most": most}
+    if isinstance(default, list | dict) or dataclasses.is_dataclass(default):
+        make = default if isinstance(default, type) else lambda: copy.deepcopy(default)
+        return field(default_factory=make, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class Kind(Enum):
+    """What a benchmark asks of the agent."""
+
+    post_train = "post_train"
+    harbor = "harbor"
+
+
+class Network(Enum):
+    """What a sandbox can reach."""
+
+    public = "public"
+    none = "none"
+
+
+class MissingScore(Enum):
+    """What a trial counts as when the agent left nothing that can be scored."""
+
+    base_model = "base_model"
+    nothing = "nothing"
+
+
+class KeepModel(Enum):
+    """Which trained models stay in the cell's folder."""
+
+    never = "never"
+    scored = "scored"
+    always = "always"
+
+
+@dataclass
+class EvaluationConfig:
+    """How the verifier scores `final_model` (kind post_train)."""
+
+    limit: int = option(-1, "Items of the benchmark to score; -1 for all.", least=-1)
+    tries: list[list[str]] = option([[]], "Extra arguments of evaluate.py, one list a try, until one succeeds.")
+    try_timeout_hours: float = option(1.0, "Hours that one try may take.", above=0)
+
+
+@dataclass
+class SnapshotConfig:
+    """What is kept of the agent's workspace as evidence."""
+
+    max_file_mb: int = option(512, "Larger files are left out and listed (MiB).", least=1, result=False)
+    max_total_mb: int = option(2048, "Room for the whole snapshot (MiB).", least=1, result=False)
+
+
+@dataclass
+class BenchmarkConfig:
+    """A benchmark: the task that is rendered, its limits and its score policy."""
+
+    id: str = option(MISSING, "Name in results and folders.")
+    title: str = option("", "Name in prompts and tables; empty: the id.")
+    kind: Kind = option(MISSING, "post_train: train a model, then score it; harbor: a Harbor task as it is.")
+    layers: list[str] = option([], "Folders of templates/ (or absolute paths) laid over each other into the task.")
+    shared: list[str] = option([], "Files of environment/ that tests/ gets its own copy of.")
+    path: str | None = option(None, "A Harbor task folder to run as it is (kind harbor, no layers).")
+    models: list[str] = option([], "Models that this benchmark can be run with; empty: any.")
+    agent_hours: float | None = option(None, "Hours that the agent has; null: the task's own limit.", above=0)
+    verifier_hours: float | None = option(None, "Hours that the verifier has; null: the task's own.", above=0)
+    build_hours: float = option(0.5, "Hours that starting a sandbox may take, image build included.", above=0)
+    workdir: str = option("/app", "Folder in which the agent works, inside the sandbox.")
+    network: Network = option(Network.public, "What the agent's and the verifier's sandbox can reach.")
+    cpus: int | None = option(None, "CPU cores of each sandbox; null: no limit.", least=1)
+    memory_mb: int | None = option(None, "Memory of each sandbox (MiB); null: no limit.", least=1)
+    storage_mb: int | None = option(None, "Disk of each sandbox (MiB); null: no limit.", least=1)
+    gpus: int = option(0, "GPUs of each sandbox.", least=0)
+    gpu_types: list[str] = option([], "GPU models that may be used, such as H100; empty: any.")
+    evaluation: EvaluationConfig = option(EvaluationConfig, "How final_model is scored.")
+    snapshot: SnapshotConfig = option(SnapshotConfig, "What is kept of the workspace.", result=False)
+    zero_shot: dict[str, float] = option({}, "Zero-shot score of each base model (0 to 1), by model id.")
+    missing_score: MissingScore = option(
+        MissingScore.nothing, "What a trial without a usable model counts as: base_model (its zero-shot score) or nothing."
+    )
+    pass_reward: float = option(1.0, "Reward from which a trial counts as passed.", result=False)
+    verifier_env_vars: list[str] = option([], "Names of host variables that the verifier needs, such as a grader's key.")
+
+
+@dataclass
+class ModelConfig:
+    """The model that is post-trained (kind post_train), or none."""
+
+    id: str = option(MISSING, "Name in results and folders.")
+    title: str = option("", "Name in prompts; empty: the id.")
+    hub_id: str | None = option(None, "Id on the model hub, as org/name; null for a model that the task brings.")
+    revision: str | None = option(None, "Revision on the model hub.")
+    layers: list[str] = option([], "Folders of templates/ that bring the model's files into the task.")
+    identity: dict[str, Any] = option({}, "Fields of config.json that final_model must share; null: not checked.")
+
+
+@dataclass
+class AgentConfig:
+    """The agent under test."""
+
+    id: str = option(MISSING, "Name in results and folders.")
+    name: str | None = option(None, "Harbor's name of a built-in agent.")
+    import_path: str | None = option(None, "An agent class of one's own, as module:Class.")
+    model: str | None = option(None, "The agent's own LLM, as provider/name.")
+    version: str | None = option(None, "Version of the agent's CLI; null: Harbor's default.")
+    timeout_hours: float | None = option(None, "Hours the agent has, instead of benchmark.agent_hours.", above=0)
+    options: dict[str, Any] = option({}, "Keyword arguments of Harbor's agent class.")
+    env: dict[str, str] = option({}, "Settings for the agent's environment; secrets only as ${oc.env:NAME}.")
+    env_vars: list[str] = option([], "Names of host variables that the agent needs, such as its API key.")
+
+
+@dataclass
+class BackendConfig:
+    """The sandboxes in which agents and verifiers run."""
+
+    kind: str = option(MISSING, "Which kind of sandbox.")
+    keep_model: KeepModel = option(
+        KeepModel.scored, "Which final_model folders stay in the cell's folder: never, scored or always.", result=False
+    )
+
+
+@dataclass
+class BubblewrapConfig(BackendConfig):
+    """Sandboxes made of Linux namespaces."""
+
+    kind: str = option("bubblewrap", "Which kind of sandbox.")
+    scratch_dir: str | None = option(None, "Where the sandboxes' files live; null: the temp folder.", result=False)
+    read_only_paths: list[str] = option([], "Further host folders that sandboxes may read, at their own path.")
+
+
+@dataclass
+class LauncherConfig:
+    """Where a cell's runner process lives."""
+
+    kind: str = option(MISSING, "Which launcher.", result=False)
+
+
+@dataclass
+class InlineConfig(LauncherConfig):
+    """In the process that was started."""
+
+    kind: str = option("inline", "Which launcher.", result=False)
+
+
+@dataclass
+class RetryConfig:
+    """What is tried again by itself."""
+
+    infra_errors: int = option(1, "Times a trial is run again after an infrastructure error.", least=0, result=False)
+    wait_sec: float = option(5.0, "Wait before the first such rerun, doubled each time (seconds).", least=0, result=False)
+
+
+@dataclass
+class ProgressConfig:
+    """How progress is shown."""
+
+    interval_sec: float = option(30.0, "Seconds between progress lines when not on a terminal.", above=0, result=False)
+
+
+@dataclass
+class Config:
+    """One cell: benchmark x model x agent x backend, and how it is run."""
+
+    benchmark: BenchmarkConfig = option(MISSING, "What the agent is asked to do.")
+    model: ModelConfig = option(MISSING, "The model to post-train.")
+    agent: AgentConfig = option(MISSING, "Who does it.")
+    backend: BackendConfig = option(MISSING, "Where it is done.", result=False)
+    launcher: LauncherConfig = option(MISSING, "Where the runner process lives.", result=False)
+    attempts: int = option(1, "Trials of each task.", least=1)
+    concurrency: int = option(4, "Trials at once.", least=1, result=False)
+    seed: int = option(0, "Seed for the task's own programs (PTB_SEED in the sandbox).", least=0)
+    dry_run: bool = option(False, "Render and check everything, print the plan, launch nothing.", result=False)
+    retry: RetryConfig = option(RetryConfig, "What is tried again.", result=False)
+    progress: ProgressConfig = option(ProgressConfig, "How progress is shown.", result=False)
+
+
+BACKENDS: dict[str, type[BackendConfig]] = {"bubblewrap": BubblewrapConfig}
+LAUNCHERS: dict[str, type[LauncherConfig]] = {"inline": InlineConfig}
+GROUPS = ("benchmark", "model", "agent", "backend", "launcher")
+
+
+def register() -> None:
+    """Make the schema known to Hydra, as `schema` and `<group>/<kind>_schema`."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for group, kinds in (("backend", BACKENDS), ("launcher", LAUNCHERS)):
+        for kind, node in kinds.items():
+            store.store(group=group, name=f"{kind}_schema", node=node)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as found in the schema: its full key, type, default and metadata."""
+
+    key: str
+    type: Any
+    default: Any
+    help: str
+    result: bool
+    least: float | None
+    above: float | None
+    most: float | None
+
+    @property
+    def allowed(self) -> str:
+        """The values it takes, in words."""
+        kind = next((a for a in get_args(self.type) if a is not type(None)), self.type)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return " | ".join(kind.__members__)
+        names = {int: "a whole number", float: "a number", bool: "true | false", str: "text"}
+        words = names.get(kind, "a list" if "list" in str(kind) else "a table")
+        bounds = [
+            f"{word} {limit:g}"
+            for word, limit in (("at least", self.least), ("above", self.above), ("at most", self.most))
+            if limit is not None
+        ]
+        optional = " or null" if type(None) in get_args(self.type) else ""
+        return " ".join([words, " and ".join(bounds)]).strip() + optional
+
+    def violated_by(self, value: Any) -> bool:
+        """Whether a number lies outside the bounds."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        inside = (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+        )
+        return not inside  # NaN compares false with everything, and so is outside
+
+
+def options(config: DictConfig | None = None) -> list[Option]:
+    """Every option of the schema, depth first, in the order of definition.
+
+    Backends and launchers have options of their own: those of the choice made in `config`, or of all
+    choices without one.
+    """
+    found: dict[str, Option] = {}
+    hints = get_type_hints(Config)
+    for item in dataclasses.fields(Config):
+        for cls in _choices(item.name, hints[item.name], config):
+            for known in _options(item, cls, ""):
+                found.setdefault(known.key, known)
+    return list(found.values())
+
+
+def _choices(group: str, cls: Any, config: DictConfig | None) -> list[Any]:
+    kinds = {"backend": BACKENDS, "launcher": LAUNCHERS}.get(group)
+    if kinds is None:
+        return [cls]
+    kind = OmegaConf.select(config, f"{group}.kind", throw_on_missing=False) if config is not None else None
+    return [kinds[kind]] if kind in kinds else list(kinds.values())
+
+
+def _options(item: dataclasses.Field[Any], kind: Any, prefix: str) -> Iterator[Option]:
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        for child in dataclasses.fields(kind):
+            yield from _options(child, hints[child.name], f"{prefix}{item.name}.")
+        return
+    default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+    meta = {"help": "", "result": True, "least": None, "above": None, "most": None} | dict(item.metadata)
+    yield Option(f"{prefix}{item.name}", kind, default, **meta)
+
+
+def typed(config: DictConfig) -> Config:
+    """The configuration as plain dataclasses, all interpolations resolved (also ${oc.env:NAME})."""
+    return OmegaConf.to_object(config)  # type: ignore[return-value]
+
+
+_ENV_REFERENCE = re.compile(r"\$\{oc\.env:([^},]+)")
+
+
+def without_secrets(node: Any) -> Any:
+    """The configuration as plain data, resolved except for ${oc.env:NAME}: fit to be written to disk."""
+    if isinstance(node, DictConfig):
+        return {str(key): _written(node, key) for key in node}
+    if isinstance(node, ListConfig):
+        return [_written(node, index) for index in range(len(node))]
+    if isinstance(node, Enum):
+        return node.name
+    return str(node) if isinstance(node, Path) else node
+
+
+def _written(parent: DictConfig | ListConfig, key: Any) -> Any:
+    raw = OmegaConf.to_container(parent, resolve=False)[key]  # type: ignore[index]
+    if isinstance(raw, str) and _ENV_REFERENCE.search(raw):
+        return raw
+    return without_secrets(parent[key])

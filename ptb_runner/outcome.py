@@ -1,0 +1,217 @@
+"""What became of a trial, and what a cell's score is.
+
+Everything here is a function of files on disk, so that any saved cell can be read again. The rule
+that all of it serves: **a reward is a number only when the verifier really produced it for work that
+the agent really did; an error is never turned into a score.**
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ptb_runner.cell import read_json
+from ptb_runner.config import BenchmarkConfig, MissingScore
+
+
+class Outcome(StrEnum):
+    """What became of a trial: a closed list, from best to worst for the person who pays."""
+
+    scored = "scored"
+    agent_timeout = "agent_timeout"  # scored, though the agent's time ran out
+    flagged = "flagged"
+    no_model = "no_model"
+    invalid_model = "invalid_model"
+    eval_failed = "eval_failed"
+    judge_missing = "judge_missing"
+    infra_error = "infra_error"
+    cancelled = "cancelled"
+
+
+SCORED = frozenset({Outcome.scored, Outcome.agent_timeout})
+# The agent had its chance and left nothing that counts; a policy may put another score in its place.
+UNSCORABLE = frozenset({Outcome.flagged, Outcome.no_model, Outcome.invalid_model, Outcome.eval_failed})
+
+# Harbor's names for an agent phase that ended in an error after which its work still counts.
+_WORK_COUNTS = frozenset(
+    {
+        "AgentTimeoutError",
+        "ContextWindowExceededError",
+        "OutputTokenExceededError",
+        "ContextLengthExceededError",
+        "OutputLengthExceededError",
+        "AgentSafetyRefusalError",
+        "ContentPolicyViolationError",
+    }
+)
+_VERIFIER_FAILED = frozenset(
+    {"VerifierTimeoutError", "RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"}
+)
+
+
+def trial_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
+    """The record of one trial for result.json, from its folder; a folder without a result is an infra_error."""
+    result = read_json(trial_dir / "result.json")
+    if not isinstance(result, dict):
+        return _record(trial_dir, attempt, {}, Outcome.infra_error, None, _error("NoResult", "no result", None), [], None)
+    verdict = read_json(trial_dir / "verifier" / "verdict.json") or {}
+    outcome, reason, flags = classify(result, verdict)
+    reward = _reward(result) if outcome in SCORED else None
+    error = _error_of(result, outcome, reason)
+    metrics = verdict.get("metrics") or (_rewards(result) if outcome in SCORED else None)
+    return _record(trial_dir, attempt, result, outcome, reward, error, flags, metrics)
+
+
+def classify(result: dict[str, Any], verdict: dict[str, Any]) -> tuple[Outcome, str | None, list[str]]:
+    """Outcome, reason and flags of a Harbor trial result and our verifier's verdict ({} for other tasks)."""
+    raised = (result.get("exception_info") or {}).get("exception_type")
+    if raised == "CancelledError":
+        return Outcome.cancelled, "interrupted", []
+    if raised and raised not in _WORK_COUNTS | _VERIFIER_FAILED and not _worked_anyway(raised, result):
+        return Outcome.infra_error, None, []
+    flags = [f"agent_error:{raised}"] if raised and raised not in _VERIFIER_FAILED | {"AgentTimeoutError"} else []
+    said = verdict.get("outcome")
+    if said in set(UNSCORABLE) | {Outcome.infra_error}:
+        return Outcome(said), verdict.get("reason"), flags
+    if _reward(result) is None:
+        return Outcome.eval_failed, verdict.get("reason") or "the verifier left no reward", flags
+    return (Outcome.agent_timeout if raised == "AgentTimeoutError" else Outcome.scored), None, flags
+
+
+def _worked_anyway(raised: str, result: dict[str, Any]) -> bool:
+    """Whether an agent that ended with an error had done work that the verifier could judge.
+
+    Harbor verifies after a CLI that ended non-zero, also when it never reached its LLM: the 0 that comes
+    out then says nothing about the agent. A completion that was paid for, or a reward that was earned, does.
+    """
+    if raised != "NonZeroAgentExitCodeError":
+        return False
+    output_tokens = (result.get("agent_result") or {}).get("n_output_tokens") or 0
+    return output_tokens > 0 or (_reward(result) or 0.0) > 0
+
+
+def _rewards(result: dict[str, Any]) -> dict[str, Any]:
+    return (result.get("verifier_result") or {}).get("rewards") or {}
+
+
+def _reward(result: dict[str, Any]) -> float | None:
+    """The verifier's number: `reward`, or the only value there is; None unless finite."""
+    rewards = _rewards(result)
+    value = rewards.get("reward", next(iter(rewards.values())) if len(rewards) == 1 else None)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _error_of(result: dict[str, Any], outcome: Outcome, reason: str | None) -> dict[str, Any] | None:
+    if outcome is Outcome.scored:
+        return None
+    raised = result.get("exception_info") or {}
+    own_words = reason is not None and outcome not in (Outcome.agent_timeout, Outcome.cancelled)
+    kind = str(outcome) if own_words else raised.get("exception_type") or str(outcome)
+    message = reason if own_words else raised.get("exception_message") or reason or ""
+    return _error(kind, message or "", _phase(result))
+
+
+def _error(kind: str, message: str, phase: str | None) -> dict[str, Any]:
+    return {"type": kind, "message": message[-2000:], "phase": phase}
+
+
+_PHASES = (
+    ("verifier", "verifier"),
+    ("agent_execution", "agent"),
+    ("agent_setup", "agent_setup"),
+    ("environment_setup", "environment"),
+)
+
+
+def _phase(result: dict[str, Any]) -> str | None:
+    """The last phase that was begun."""
+    return next((name for key, name in _PHASES if (result.get(key) or {}).get("started_at")), None)
+
+
+def _record(
+    trial_dir: Path,
+    attempt: int,
+    result: dict[str, Any],
+    outcome: Outcome,
+    reward: float | None,
+    error: dict[str, Any] | None,
+    flags: list[str],
+    metrics: dict[str, Any] | None,
+) -> dict[str, Any]:
+    agent = result.get("agent_result") or {}
+    return {
+        "name": trial_dir.name,
+        "task": result.get("task_name"),
+        "attempt": attempt,
+        "outcome": str(outcome),
+        "reward": reward,
+        "metrics": metrics,
+        "judgements": {},
+        "flags": flags,
+        "durations_sec": {
+            "environment": _seconds(result.get("environment_setup")),
+            "agent": _seconds(result.get("agent_execution")),
+            "verifier": _seconds(result.get("verifier")),
+            "total": _seconds(result),
+        },
+        "tokens": {
+            "input": agent.get("n_input_tokens"),
+            "cached": agent.get("n_cache_tokens"),
+            "output": agent.get("n_output_tokens"),
+        },
+        "cost_usd": agent.get("cost_usd"),
+        "error": error,
+        "agent_version": (result.get("agent_info") or {}).get("version"),
+        "task_checksum": result.get("task_checksum"),
+        "started_at": result.get("started_at"),
+        "finished_at": result.get("finished_at"),
+        "trial_dir": f"{trial_dir.parent.name}/{trial_dir.name}",
+    }
+
+
+def _seconds(timing: dict[str, Any] | None) -> float | None:
+    try:
+        begin, end = (datetime.fromisoformat((timing or {})[key]) for key in ("started_at", "finished_at"))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return round((end - begin).total_seconds(), 3)
+
+
+def score(trials: list[dict[str, Any]], n_expected: int, benchmark: BenchmarkConfig, model_id: str) -> dict[str, Any]:
+    """The score of a cell.
+
+    `raw` is the mean reward over scored trials. `final` applies the benchmark's policy: with
+    `missing_score: base_model` each trial in which the agent left nothing that counts is given the base
+    model's zero-shot score; infrastructure errors and cancelled trials are in neither, they lower the
+    coverage `n_scored / n_expected`. `final_source` is verifier, base_model_zero_shot or mixed, and null
+    with a null score.
+    """
+    rewards = [trial["reward"] for trial in trials if trial["outcome"] in SCORED]
+    raw = sum(rewards) / len(rewards) if rewards else None
+    final, source = raw, "verifier" if rewards else None
+    replaced = sum(trial["outcome"] in UNSCORABLE for trial in trials)
+    if benchmark.missing_score is MissingScore.base_model and replaced:
+        base = benchmark.zero_shot.get(model_id)
+        if base is None:
+            final, source = None, None
+        else:
+            final = (sum(rewards) + base * replaced) / (len(rewards) + replaced)
+            source = "mixed" if rewards else "base_model_zero_shot"
+    return {
+        "raw": raw,
+        "final": final,
+        "final_source": source,
+        "n_expected": n_expected,
+        "n_scored": len(rewards),
+    }
+
+
+def worst(outcomes: list[str]) -> str | None:
+    """One outcome for a cell: the worst of its trials'."""
+    order = [str(outcome) for outcome in Outcome]
+    return max(outcomes, key=order.index) if outcomes else None
