@@ -1,2 +1,1 @@
 """Declarative, config-driven experiment runner for agent evaluations."""
-

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ptb_runner.config import Config, options, register, typed, without_secrets
+from ptb_runner.config import Config, options, typed, without_secrets
 from ptb_runner.explain import UsageError
 
 SCHEMA_VERSION = 1
@@ -143,24 +143,11 @@ def read_cell(folder: Path) -> Cell:
     path = folder / "cell.yaml"
     try:
         content = yaml.safe_load(path.read_text())
-        config = composed(content["config"])
-        return Cell(folder, content["cell_id"], typed(config), content["identity"], content["overrides"])
+        return Cell(folder, content["cell_id"], typed(content["config"]), content["identity"], content["overrides"])
     except FileNotFoundError:
         raise UsageError(f"{folder}: no cell's folder, it has no cell.yaml") from None
     except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not readable: {error!r}") from None
-
-
-def composed(config: dict[str, Any]) -> DictConfig:
-    """The configuration of a cell.yaml, checked against the schema."""
-    register()
-    from hydra.core.config_store import ConfigStore
-
-    store = ConfigStore.instance()
-    base = OmegaConf.create(store.load("schema.yaml").node)
-    for group in ("backend", "launcher"):
-        OmegaConf.update(base, group, store.load(f"{group}/{config[group]['kind']}_schema.yaml").node)
-    return OmegaConf.merge(base, config)  # type: ignore[return-value]
 
 
 @contextlib.contextmanager
@@ -182,6 +169,15 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a runner is at work on the cell right now."""
+    try:
+        with locked(folder):
+            return False
+    except UsageError:
+        return True
 
 
 def write_status(cell: Cell, state: str, outcome: str | None, attempts: dict[str, Any]) -> None:

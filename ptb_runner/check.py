@@ -28,6 +28,7 @@ def problems(config: DictConfig, conf_dirs: list[str]) -> list[str]:
     """Every fault of `config` that can be found without running anything."""
     known = options(config)
     found = [*_unknown_keys(config, known), *_missing(config, conf_dirs)]
+    found = found or list(_kinds(config))
     if found:
         return found
     try:
@@ -95,6 +96,13 @@ def _missing(config: DictConfig, conf_dirs: list[str]) -> Iterator[str]:
         yield f"{key}: needs a value{where}\n  {item.help if item else ''} Type {key}=VALUE"
 
 
+def _kinds(config: DictConfig) -> Iterator[str]:
+    for group, kinds in (("backend", BACKENDS), ("launcher", LAUNCHERS)):
+        kind = config[group].kind
+        if kind not in kinds:
+            yield f"{group}.kind={kind}: there is no such {group}\n  choose one with {group}=NAME: {', '.join(kinds)}"
+
+
 def _out_of_bounds(config: DictConfig, known: list[Option]) -> Iterator[str]:
     for item in known:
         value = OmegaConf.select(config, item.key)
@@ -128,10 +136,12 @@ def _strings(node: Any, key: str) -> Iterator[tuple[str, str]]:
 
 def _agent(cell: Config) -> Iterator[str]:
     agent = cell.agent
-    if bool(agent.name) == bool(agent.import_path):
+    if agent.name and agent.import_path:
+        yield "agent.name and agent.import_path are both set\n  keep one: Harbor's own agent by name, or a class of yours"
+    if not agent.name and not agent.import_path:
         yield (
-            "agent: exactly one of agent.name and agent.import_path must be set\n"
-            "  agent.name=NAME takes one of Harbor's agents, agent=custom agent.import_path=module:Class your own"
+            "agent.import_path: needs a value\n"
+            "  type agent.import_path=module:Class for a class of yours, or agent.name=NAME for one of Harbor's"
         )
     if agent.import_path and not re.fullmatch(r"[\w.]+:\w+", agent.import_path):
         yield f"agent.import_path={agent.import_path}: not of the form module:Class\n  for example my_agents.fast:FastAgent"
@@ -147,11 +157,10 @@ def _agent(cell: Config) -> Iterator[str]:
 
 def _benchmark(cell: Config) -> Iterator[str]:
     benchmark = cell.benchmark
-    if bool(benchmark.path) == bool(benchmark.layers):
-        yield (
-            "benchmark: exactly one of benchmark.path and benchmark.layers must be set\n"
-            "  a task folder of one's own: benchmark=task benchmark.path=DIR"
-        )
+    if benchmark.path and benchmark.layers:
+        yield "benchmark.path and benchmark.layers are both set\n  a task is either a folder as it is, or rendered from layers"
+    if not benchmark.path and not benchmark.layers:
+        yield "benchmark.path: needs a value\n  type benchmark.path=DIR, a Harbor task folder"
     for layer in [*benchmark.layers, *cell.model.layers]:
         if not (TEMPLATES / layer).is_dir():
             yield f"layers: there is no folder {layer!r} in {TEMPLATES}\n  name a folder of templates/ or an absolute path"
@@ -202,9 +211,6 @@ def _task_folder(path: Path) -> Iterator[str]:
 
 
 def _backend(cell: Config) -> Iterator[str]:
-    for group, kind, kinds in (("backend", cell.backend.kind, BACKENDS), ("launcher", cell.launcher.kind, LAUNCHERS)):
-        if kind not in kinds:
-            yield f"{group}.kind={kind}: there is no such {group}\n  choose one with {group}=NAME: {', '.join(kinds)}"
     if cell.backend.kind == "bubblewrap" and cell.benchmark.gpus:
         yield (
             f"backend=bubblewrap has no GPU, benchmark.gpus={cell.benchmark.gpus} asks for some\n"

@@ -112,10 +112,13 @@ class BenchmarkConfig:
     snapshot: SnapshotConfig = option(SnapshotConfig, "What is kept of the workspace.", result=False)
     zero_shot: dict[str, float] = option({}, "Zero-shot score of each base model (0 to 1), by model id.")
     missing_score: MissingScore = option(
-        MissingScore.nothing, "What a trial without a usable model counts as: base_model (its zero-shot score) or nothing."
+        MissingScore.nothing,
+        "What a trial without a usable model counts as: base_model (its zero-shot score) or nothing.",
     )
     pass_reward: float = option(1.0, "Reward from which a trial counts as passed.", result=False)
-    verifier_env_vars: list[str] = option([], "Names of host variables that the verifier needs, such as a grader's key.")
+    verifier_env_vars: list[str] = option(
+        [], "Names of host variables that the verifier needs, such as a grader's key."
+    )
 
 
 @dataclass
@@ -183,7 +186,9 @@ class RetryConfig:
     """What is tried again by itself."""
 
     infra_errors: int = option(1, "Times a trial is run again after an infrastructure error.", least=0, result=False)
-    wait_sec: float = option(5.0, "Wait before the first such rerun, doubled each time (seconds).", least=0, result=False)
+    wait_sec: float = option(
+        5.0, "Wait before the first such rerun, doubled each time (seconds).", least=0, result=False
+    )
 
 
 @dataclass
@@ -299,9 +304,21 @@ def _options(item: dataclasses.Field[Any], kind: Any, prefix: str) -> Iterator[O
     yield Option(f"{prefix}{item.name}", kind, default, **meta)
 
 
-def typed(config: DictConfig) -> Config:
+def composed(config: DictConfig | dict[str, Any]) -> DictConfig:
+    """A configuration (Hydra's, or the one in a cell.yaml) laid over the schema, which checks names and types."""
+    register()
+    store = ConfigStore.instance()
+    plain = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else dict(config)
+    plain.pop("hydra", None)  # type: ignore[union-attr]
+    base = OmegaConf.create(store.load("schema.yaml").node)
+    for group in ("backend", "launcher"):
+        OmegaConf.update(base, group, store.load(f"{group}/{plain[group]['kind']}_schema.yaml").node)  # type: ignore[index]
+    return OmegaConf.merge(base, plain)  # type: ignore[return-value]
+
+
+def typed(config: DictConfig | dict[str, Any]) -> Config:
     """The configuration as plain dataclasses, all interpolations resolved (also ${oc.env:NAME})."""
-    return OmegaConf.to_object(config)  # type: ignore[return-value]
+    return OmegaConf.to_object(composed(config))  # type: ignore[return-value]
 
 
 _ENV_REFERENCE = re.compile(r"\$\{oc\.env:([^},]+)")

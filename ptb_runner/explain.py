@@ -42,8 +42,8 @@ def _first_lines(text: str) -> str:
 
 
 def _unreadable(override: str) -> str:
-    key, _, value = override.partition("=")
-    if not _:
+    key, equals, value = override.lstrip("+").partition("=")
+    if not equals:
         return f"command line: cannot read {override!r}\n  an override is key=value; `ptb --help` lists the keys and the verbs"
     inner = value.replace("\\", "\\\\").replace('"', '\\"')
     return f"command line: cannot read the value of {key!r}\n  quote it twice: '{key}=\"{inner}\"'"
@@ -72,7 +72,7 @@ def unknown_key(key: str, where: str) -> str:
     known = {item.key: item for item in options()} | dict.fromkeys(GROUPS)
     parent = key.rpartition(".")[0]
     siblings = [name for name in known if name.rpartition(".")[0] == parent] or list(known)
-    guess = nearest(key, siblings) or nearest(key, known) or _same_leaf(key, known)
+    guess = _same_leaf(key, siblings) or _same_leaf(key, known)
     hint = f"did you mean {guess}?" if guess else f"`ptb --help` lists the options; here: {', '.join(siblings[:12])}"
     return f"{where}: there is no option {key!r}\n  {hint}"
 

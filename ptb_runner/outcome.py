@@ -56,7 +56,8 @@ def trial_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     """The record of one trial for result.json, from its folder; a folder without a result is an infra_error."""
     result = read_json(trial_dir / "result.json")
     if not isinstance(result, dict):
-        return _record(trial_dir, attempt, {}, Outcome.infra_error, None, _error("NoResult", "no result", None), [], None)
+        error = _error("NoResult", "the trial left no result", None)
+        return _record(trial_dir, attempt, {}, Outcome.infra_error, None, error, [], None)
     verdict = read_json(trial_dir / "verifier" / "verdict.json") or {}
     outcome, reason, flags = classify(result, verdict)
     reward = _reward(result) if outcome in SCORED else None
@@ -70,15 +71,27 @@ def classify(result: dict[str, Any], verdict: dict[str, Any]) -> tuple[Outcome, 
     raised = (result.get("exception_info") or {}).get("exception_type")
     if raised == "CancelledError":
         return Outcome.cancelled, "interrupted", []
-    if raised and raised not in _WORK_COUNTS | _VERIFIER_FAILED and not _worked_anyway(raised, result):
+    late = _after_verification(result)
+    if raised and not late and raised not in _WORK_COUNTS | _VERIFIER_FAILED and not _worked_anyway(raised, result):
         return Outcome.infra_error, None, []
-    flags = [f"agent_error:{raised}"] if raised and raised not in _VERIFIER_FAILED | {"AgentTimeoutError"} else []
+    flags = []
+    if raised and raised not in _VERIFIER_FAILED | {"AgentTimeoutError"}:
+        flags = [f"{'cleanup' if late else 'agent'}_error:{raised}"]
     said = verdict.get("outcome")
     if said in set(UNSCORABLE) | {Outcome.infra_error}:
         return Outcome(said), verdict.get("reason"), flags
     if _reward(result) is None:
         return Outcome.eval_failed, verdict.get("reason") or "the verifier left no reward", flags
     return (Outcome.agent_timeout if raised == "AgentTimeoutError" else Outcome.scored), None, flags
+
+
+def _after_verification(result: dict[str, Any]) -> bool:
+    """Whether the error came when the verifier was done (a sandbox that would not stop): the reward stands."""
+    try:
+        raised = datetime.fromisoformat(result["exception_info"]["occurred_at"])
+        return raised >= datetime.fromisoformat(result["verifier"]["finished_at"]) and _reward(result) is not None
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def _worked_anyway(raised: str, result: dict[str, Any]) -> bool:

@@ -22,7 +22,9 @@ def render(config: Config, task: Path) -> None:
     Raises UsageError when a template asks for something that the configuration does not have.
     """
     if config.benchmark.path:
-        shutil.copytree(config.benchmark.path, task, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+        shutil.copytree(
+            config.benchmark.path, task, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__")
+        )
         return
     task.mkdir(parents=True)
     for layer in [*config.benchmark.layers, *config.model.layers]:

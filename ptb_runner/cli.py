@@ -1,0 +1,238 @@
+"""The entry point: overrides run a cell, a verb works on a folder.
+
+Exit codes: 0 all trials scored; 1 some trial unscored or a required check failed; 2 bad configuration or
+usage, nothing launched; 130 interrupted, cleaned up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, get_args
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from ptb_runner import config as configs
+from ptb_runner import explain
+from ptb_runner.explain import UsageError
+from ptb_runner.paths import CONF
+
+log = logging.getLogger(__name__)
+
+OK, UNSCORED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(argv)
+    except UsageError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as stop:  # argparse and our own callback
+        return stop.code if isinstance(stop.code, int) else USAGE if stop.code else OK
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `ptb --help | head`
+        return OK
+
+
+def _dispatch(argv: list[str]) -> int:
+    from ptb_runner import verbs
+
+    if "--help" in argv or "-h" in argv:
+        verbs.help(argv, conf_dirs(argv))
+        return OK
+    if "--version" in argv:
+        verbs.version()
+        return OK
+    if argv and argv[0] in verbs.VERBS:
+        return verbs.VERBS[argv[0]](argv[1:])
+    if argv and re.fullmatch(r"[\w-]+", argv[0]) and not argv[0].startswith("-"):
+        guess = explain.nearest(argv[0], verbs.VERBS)
+        hint = f"did you mean `ptb {guess}`?" if guess else f"the verbs are: {', '.join(verbs.VERBS)}"
+        raise UsageError(f"there is no verb {argv[0]!r}\n  {hint}")
+    if any(flag in argv for flag in ("-m", "--multirun")):
+        raise UsageError("sweeps (-m) are not there yet\n  run the cells one after another, each without -m")
+    return _hydra(argv)
+
+
+def _fail(text: str) -> int:
+    from ptb_runner.display import errors
+
+    errors().print(f"error: {text}", style="red", markup=False)
+    return USAGE
+
+
+def conf_dirs(argv: list[str]) -> list[str]:
+    """The folders in which configuration is looked for: the user's own (--config-dir) first, then ours."""
+    own = []
+    for index, argument in enumerate(argv):
+        name, _, value = argument.partition("=")
+        if name in ("--config-dir", "-cd"):
+            own.append(value or (argv[index + 1] if index + 1 < len(argv) else ""))
+    for folder in own:
+        if not Path(folder).is_dir():
+            raise UsageError(f"--config-dir {folder}: no such folder\n  it holds groups, such as benchmark/mine.yaml")
+    return [*own, str(CONF)]
+
+
+# --- Hydra --------------------------------------------------------------------------------------------
+
+
+def _hydra(argv: list[str]) -> int:
+    """Let Hydra compose the configuration and call `_run`; its errors become one or two lines."""
+    import hydra
+
+    folders = conf_dirs(argv)
+    configs.register()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let exceptions through: we word them
+    sys.path.insert(0, str(Path.cwd()))  # an agent of one's own is found in the folder one stands in
+    codes: list[int] = []
+    BeforeRun.folders = folders
+    program = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+    sys.argv = ["ptb", *(_protected(argument) for argument in argv)]
+    try:
+        program(lambda config: codes.append(_run(config)))()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(explain.explain(error, folders)) from error
+    return codes[0] if codes else OK
+
+
+def _protected(argument: str) -> str:
+    """An override as the user meant it.
+
+    Hydra reads `agent.version=1.10` as the number 1.1: a value for a text option is quoted here when it looks
+    like another type. A new entry of a table (agent.env.X=1) needs Hydra's `++`.
+    """
+    found = re.fullmatch(r"(\+{0,2})([\w.]+)=(.*)", argument, re.DOTALL)
+    if not found:
+        return argument
+    plus, key, value = found.groups()
+    item = explain.find(key)
+    if item is None:
+        return argument
+    in_table = key != item.key and "dict" in str(item.type)
+    texts = item.type is str or str in get_args(item.type)
+    if texts and re.fullmatch(r"[\d._eE+-]+|true|false|on|off|yes|no|nan|inf", value, re.IGNORECASE):
+        value = f"'{value}'"
+    return f"{'++' if in_table else plus}{key}={value}"
+
+
+class BeforeRun(Callback):
+    """Checks a run before Hydra creates its folder, and gives it a folder of its own."""
+
+    folders: list[str] = [str(CONF)]
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """Refuse what cannot work (exit code 2, nothing created); Hydra would swallow any other exception."""
+        try:
+            self._check(config)
+        except Exception as error:
+            # Hydra turns it into a warning and would run on, unchecked.
+            raise SystemExit(_fail(f"cannot check the run: {type(error).__name__}: {error}")) from error
+        chosen = any(text.startswith("hydra.run.dir=") for text in config.hydra.overrides.hydra)
+        if not chosen:
+            with read_write(config):
+                config.hydra.run.dir = str(_new_folder(Path(config.hydra.run.dir)))
+
+    def _check(self, config: DictConfig) -> None:
+        from ptb_runner import plan
+
+        own = config.copy()
+        with read_write(own), open_dict(own):
+            own.pop("hydra")
+        faults = plan.faults(own, self.folders)
+        for fault in faults:
+            _fail(fault)
+        if faults:
+            raise SystemExit(USAGE)
+
+
+def _new_folder(wanted: Path) -> Path:
+    """Make a folder that no other run has, also when several start in the same second."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 10_000):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise SystemExit(f"error: no free folder beside {wanted}")
+
+
+# --- One cell -----------------------------------------------------------------------------------------
+
+
+def _run(config: DictConfig) -> int:
+    """Prepare the cell in Hydra's output folder, then run it (or, with dry_run=true, print its plan)."""
+    from ptb_runner import display, plan
+
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    try:
+        cell = plan.prepare(config, folder, list(hydra.overrides.task))
+    except UsageError as error:
+        _discard_if_new(folder)
+        return _fail(str(error))
+    planned = plan.plan(cell)
+    out = display.console()
+    if config.dry_run:
+        display.print_plan(planned, out)
+        out.print(f"nothing was launched; next: ptb resume {shown(folder)}", markup=False)
+        return OK
+    for warning in planned.warnings:
+        out.print(f"note: {warning}", markup=False)
+    return run_and_show(folder)
+
+
+def _discard_if_new(folder: Path) -> None:
+    """Take back the folder of a run that was refused: nothing of it is worth keeping."""
+    import shutil
+
+    if not (folder / "cell.yaml").exists() and not (folder / "job").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def shown(folder: Path) -> Path:
+    """A folder as the user would type it: relative to where they stand if it lies below."""
+    folder = folder.resolve()
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def run_and_show(folder: Path) -> int:
+    """Run what is missing of a cell, with progress and a closing table, and return the exit code."""
+    from ptb_runner import cell as cells
+    from ptb_runner import display, run
+    from ptb_runner.outcome import Outcome
+
+    cell = cells.read_cell(folder)
+    out = display.console()
+    out.print(f"cell {cell.id} in {shown(folder)}", markup=False)
+    warnings.simplefilter("ignore")  # libraries' notes to their developers; logging has what matters
+    try:
+        result = run.run_cell(
+            folder, lambda progress: display.progress(progress, cell.config.progress.interval_sec, out)
+        )
+    except (UsageError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        log.exception("the runner failed")
+        _fail(f"{type(error).__name__}: {str(error)[:500]}\n  the whole story is in {shown(folder) / 'runner.log'}")
+        return UNSCORED
+    display.print_result(result, shown(folder), cell.config.benchmark.pass_reward, out)
+    outcomes = [trial["outcome"] for trial in result["trials"]]
+    state = (cells.read_json(folder / "status.json") or {}).get("state")
+    if Outcome.cancelled in outcomes or state == "cancelled":
+        return INTERRUPTED
+    return OK if result["score"]["n_scored"] == result["score"]["n_expected"] else UNSCORED

@@ -1,0 +1,174 @@
+"""What a person sees: the plan, the progress of a run, and the closing table."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from ptb_runner.outcome import SCORED, Outcome
+from ptb_runner.plan import Plan
+from ptb_runner.render import duration
+from ptb_runner.run import Progress
+
+SHOWN = 16  # trials that the live view lists; the rest is counted
+_PHASES = ("waiting", "starting", "sandbox", "agent", "collecting", "verifier")
+
+
+def console() -> Console:
+    """Standard output; on a pipe or in a file lines are not broken."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=200, soft_wrap=True, no_color=True)
+
+
+def errors() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_plan(plan: Plan, out: Console) -> None:
+    """The plan of one cell, as `dry_run=true` prints it."""
+    config = plan.cell.config
+    table = Table("", "", title=f"Plan: cell {plan.cell.id}", show_header=False, title_justify="left")
+    none = "the task's own"
+    rows = {
+        "benchmark": f"{config.benchmark.id} ({config.benchmark.kind.name})",
+        "model": config.model.id,
+        "agent": " ".join(filter(None, (config.agent.id, config.agent.model, config.agent.version))),
+        "backend": f"{config.backend.kind}, launcher {config.launcher.kind}",
+        "trials": f"{plan.n_trials}, at most {plan.sandboxes_at_once} at once",
+        "sandboxes": "one for the agent, then one for the verifier, of each trial",
+        "agent's limit": duration(plan.agent_hours) if plan.agent_hours is not None else none,
+        "verifier's limit": duration(plan.verifier_hours) if plan.verifier_hours is not None else none,
+        "network": config.benchmark.network.name if config.benchmark.layers else none,
+        "keys": ", ".join(f"{name} ({'found' if ok else 'missing'})" for name, ok in plan.keys.items())
+        or "none needed",
+        "cost ceiling": f"{plan.gpu_hours:g} GPU-hours",
+        "task": str(plan.cell.task),
+    }
+    for name, value in rows.items():
+        table.add_row(name, escape(value))
+    out.print(table)
+    for warning in plan.warnings:
+        out.print(f"note: {warning}", markup=False)
+
+
+@contextlib.contextmanager
+def progress(state: Progress, interval_sec: float, out: Console) -> Iterator[None]:
+    """Show a run while it runs: a live table on a terminal, lines every `interval_sec` elsewhere."""
+    if out.is_terminal:
+        with Live(get_renderable=lambda: _live(state), console=out, refresh_per_second=4, transient=True) as live:
+            state.notify = lambda line: live.console.print(line, markup=False)
+            yield
+        return
+    state.notify = lambda line: out.print(line, markup=False)
+    over = threading.Event()
+    ticker = threading.Thread(target=_tick, args=(state, interval_sec, out, over), daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticker.join()
+
+
+def _tick(state: Progress, interval_sec: float, out: Console, over: threading.Event) -> None:
+    while not over.wait(interval_sec):
+        out.print(_line(state), markup=False)
+
+
+def _line(state: Progress) -> str:
+    """All trials in a line; each running one with phase and time while they are few."""
+    running = dict(state.running)
+    ended = ", ".join(f"{count} {outcome}" for outcome, count in Counter(state.finished.values()).items())
+    text = f"{len(state.finished)}/{state.expected} trials over" + (f" ({ended})" if ended else "")
+    if len(running) <= 4:
+        each = [f"{name} {phase} {_elapsed(since)}" for name, (phase, since) in running.items()]
+        return "; ".join([text, *each])
+    phases = Counter(phase for phase, _ in running.values())
+    return f"{text}; {', '.join(f'{phases[phase]} {phase}' for phase in _PHASES if phases[phase])}"
+
+
+def _live(state: Progress) -> Table:
+    table = Table.grid(padding=(0, 2))
+    running = sorted(dict(state.running).items())
+    for name, (phase, since) in running[:SHOWN]:
+        table.add_row(escape(name), phase, _elapsed(since))
+    if len(running) > SHOWN:
+        table.add_row(f"and {len(running) - SHOWN} more", "", "")
+    table.add_row(f"{len(state.finished)}/{state.expected} trials over", "", "")
+    return table
+
+
+def _elapsed(since: float) -> str:
+    return clock(time.monotonic() - since)
+
+
+def clock(seconds: float | None) -> str:
+    """Seconds as 4.2s, 3:05 or 10:00:07; - for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def print_result(result: dict[str, Any], folder: Path, pass_reward: float, out: Console) -> None:
+    """The closing table of one cell, and what to type next."""
+    table = Table(title=f"{result['benchmark']} x {result['model']} x {result['agent']}", title_justify="left")
+    for name, justify in (("trial", "left"), ("outcome", "left"), ("reward", "right"), ("sandbox", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("agent", "verifier", "total"):
+        table.add_column(name, justify="right")
+    for trial in result["trials"][:50]:
+        spent = trial["durations_sec"]
+        times = [clock(spent[key]) for key in ("environment", "agent", "verifier", "total")]
+        table.add_row(escape(trial["name"]), trial["outcome"], _number(trial["reward"]), *times)
+    out.print(table)
+    if len(result["trials"]) > 50:
+        out.print(f"and {len(result['trials']) - 50} more trials in {folder / 'result.json'}", markup=False)
+    for line in _closing_lines(result, folder, pass_reward):
+        out.print(line, markup=False)
+
+
+def _closing_lines(result: dict[str, Any], folder: Path, pass_reward: float) -> Iterator[str]:
+    score, trials = result["score"], result["trials"]
+    for trial in [trial for trial in trials if trial["error"] and trial["outcome"] != Outcome.cancelled][:5]:
+        yield f"{trial['name']}: {trial['error']['type']}: {trial['error']['message'].strip()[:300]}"
+    passed = sum(trial["outcome"] in SCORED and trial["reward"] >= pass_reward for trial in trials)
+    yield f"{passed}/{score['n_expected']} trials passed"
+    source = f" ({score['final_source'].replace('_', ' ')})" if score["final_source"] else ""
+    yield (
+        f"score: raw {_number(score['raw'])}, final {_number(score['final'])}{source}, "
+        f"coverage {score['n_scored']}/{score['n_expected']} trials scored"
+    )
+    if not result["provenance"]["comparable"]:
+        yield f"not comparable: {'; '.join(result['provenance']['not_comparable_because'])}"
+    yield f"result: {folder / 'result.json'}"
+    yield f"next: {next_command(result, folder)}"
+
+
+def next_command(result: dict[str, Any], folder: Path) -> str:
+    """What one would type now: carry on when something is missing, else look at what happened."""
+    if result["score"]["n_scored"] < result["score"]["n_expected"]:
+        states = {trial["outcome"] for trial in result["trials"]}
+        if Outcome.cancelled in states or len(result["trials"]) < result["score"]["n_expected"]:
+            return f"ptb resume {folder}"
+        if Outcome.infra_error in states:
+            return f"ptb resume {folder} --retry infra_error"
+    return f"harbor view {folder}"
+
+
+def _number(value: float | None) -> str:
+    return "null" if value is None else f"{value:.4f}"

@@ -1,0 +1,72 @@
+"""What a machine needs to run cells, checked one by one."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from ptb_runner.config import Config, register, typed
+from ptb_runner.explain import UsageError, explain
+from ptb_runner.paths import CONF
+
+LITTLE_DISK_GB = 2.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at; `text` says what was found, or for a failure what to do."""
+
+    name: str
+    failed: bool
+    text: str
+
+
+def checks(overrides: list[str]) -> Iterator[Check]:
+    """Everything the composed cell needs of this machine, in the order in which it would be needed."""
+    config = _compose(overrides)
+    yield Check("python", False, f"{platform.python_version()}, ptb-runner {version('ptb-runner')}")
+    yield Check("harbor", False, version("harbor"))
+    yield _disk(Path.cwd())
+    yield from _bubblewrap(config)
+    yield from _keys(config)
+
+
+def _compose(overrides: list[str]) -> Config:
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    register()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return typed(compose("config", overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(explain(error, [str(CONF)])) from error
+
+
+def _disk(folder: Path) -> Check:
+    free = shutil.disk_usage(folder).free / 1e9
+    return Check("disk", free < LITTLE_DISK_GB, f"{free:.1f} GB free for results in {folder}")
+
+
+def _bubblewrap(config: Config) -> Iterator[Check]:
+    from ptb_runner.run import sandbox_options
+    from ptb_runner.sandbox import bubblewrap
+
+    options = bubblewrap.BubblewrapOptions(**sandbox_options(config.backend))
+    faults = bubblewrap.problems(options)
+    for fault in faults:
+        yield Check("bubblewrap", True, fault)
+    if not faults:
+        yield Check("bubblewrap", False, f"{bubblewrap.describe()}; a sandbox started and ended")
+
+
+def _keys(config: Config) -> Iterator[Check]:
+    from ptb_runner.plan import keys
+
+    for name, found in keys(config).items():
+        yield Check("key", not found, f"{name} is set" if found else f"{name} is not set: export {name}=...")

@@ -1,0 +1,176 @@
+"""From a composed configuration to a cell that is ready to run: preflight, render, identity, and the plan to print."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings as python_warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from ptb_runner import check
+from ptb_runner.cell import Cell, differences, identity_of, read_cell, write_cell, write_status
+from ptb_runner.config import Config, typed
+from ptb_runner.explain import UsageError
+from ptb_runner.render import agent_hours, render
+from ptb_runner.run import sandbox_options
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What running a cell takes: limits in hours, `gpu_hours` the most it can cost, keys by name only."""
+
+    cell: Cell
+    n_trials: int
+    sandboxes_at_once: int
+    agent_hours: float | None
+    verifier_hours: float | None
+    gpu_hours: float
+    keys: dict[str, bool]
+    warnings: list[str]
+
+
+def preflight(config: Config) -> list[str]:
+    """What the cell needs of this machine and does not find; nothing is created or launched."""
+    return [*_missing_keys(config), *_agent_class(config), *_sandbox_problems(config)]
+
+
+def keys(config: Config) -> dict[str, bool]:
+    """The names of the variables that the cell needs, and whether each is set; never a value."""
+    names = [*config.agent.env_vars, *config.benchmark.verifier_env_vars]
+    return {name: bool(os.environ.get(name)) for name in dict.fromkeys(names)}
+
+
+def _missing_keys(config: Config) -> list[str]:
+    return [
+        f"{name}: this variable is needed and is not set\n  export {name}=... and start again"
+        for name, found in keys(config).items()
+        if not found
+    ]
+
+
+def _agent_class(config: Config) -> list[str]:
+    """Whether Harbor knows the agent; an agent of one's own must import."""
+    _before_harbor()
+    from harbor.agents.base import BaseAgent
+    from harbor.agents.factory import AgentFactory
+    from harbor.models.agent.name import AgentName
+    from harbor.models.trial.config import AgentConfig
+
+    agent = config.agent
+    names = [name.value for name in AgentName]
+    if agent.name and agent.name not in names:
+        return [f"agent.name={agent.name}: Harbor has no such agent\n  it has: {', '.join(sorted(names))}"]
+    try:
+        own = AgentConfig(name=agent.name, import_path=agent.import_path, model_name=agent.model)
+        found = AgentFactory.get_agent_class_from_config(own)
+    except Exception as error:
+        where = "agent.import_path" if agent.import_path else "agent.name"
+        return [f"{where}={agent.import_path or agent.name}: cannot be loaded: {_one_line(error)}"]
+    if not issubclass(found, BaseAgent):
+        return [f"agent.import_path={agent.import_path}: is no subclass of harbor.agents.base.BaseAgent"]
+    return []
+
+
+def _sandbox_problems(config: Config) -> list[str]:
+    from ptb_runner.sandbox import bubblewrap
+
+    options = bubblewrap.BubblewrapOptions(**sandbox_options(config.backend))
+    found = bubblewrap.problems(options)
+    if config.benchmark.path:
+        found += bubblewrap.unsupported(Path(config.benchmark.path))
+    return found
+
+
+def _before_harbor() -> None:
+    """Harbor and litellm read these when imported; both would go to the network otherwise."""
+    os.environ.setdefault("HARBOR_TELEMETRY", "0")
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+
+def _one_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def prepare(config: DictConfig, folder: Path, overrides: list[str]) -> Cell:
+    """Render the cell into `folder` and write cell.yaml; a folder that holds the same cell already is taken as it is.
+
+    Raises UsageError when the folder holds another cell, with the difference, or when the task is not valid.
+    """
+    rendered = folder / ".task.new"
+    shutil.rmtree(rendered, ignore_errors=True)
+    try:
+        render(typed(config), rendered)
+        _validate(rendered)
+        identity = identity_of(config, rendered)
+        if (folder / "cell.yaml").exists():
+            _refuse_another(folder, identity)
+        if not (folder / "task").exists():
+            rendered.rename(folder / "task")
+    finally:
+        shutil.rmtree(rendered, ignore_errors=True)
+    cell = write_cell(folder, config, identity, overrides)
+    if not (folder / "status.json").exists():
+        attempts = {"expected": cell.config.attempts, "finished": 0, "running": {}, "by_outcome": {}}
+        write_status(cell, "planned", None, attempts)
+    return cell
+
+
+def _refuse_another(folder: Path, identity: dict[str, Any]) -> None:
+    """More attempts widen a cell; any other change makes it another one."""
+    before = read_cell(folder).identity
+    wider = identity["attempts"] >= before["attempts"]
+    changed = differences(before, identity | ({"attempts": before["attempts"]} if wider else {}))
+    if changed:
+        raise UsageError(
+            f"{folder}: holds another cell; what changed: {'; '.join(changed)[:600]}\n"
+            f"  choose another folder, or carry on with the cell that is there: ptb resume {folder}"
+        )
+
+
+def _validate(task: Path) -> None:
+    """Harbor's own opinion of the task, before anything is spent."""
+    _before_harbor()
+    from harbor.lint.models import LintRule
+    from harbor.lint.task import lint_task
+    from harbor.models.task.task import Task
+
+    faults = {LintRule.INVALID_TASK_CONFIG, LintRule.UNKNOWN_CONFIG_FIELD, LintRule.INVALID_TASK_FILES}
+    found = [f"{_inside(finding.path, task)}: {finding.message}" for finding in lint_task(task, selected_rules=faults)]
+    try:
+        with python_warnings.catch_warnings():
+            python_warnings.simplefilter("ignore")
+            Task(task)
+    except (OSError, ValueError, RuntimeError) as error:
+        found = found or [_one_line(error).replace(str(task), "task")]
+    if found:
+        raise UsageError(f"the task is not valid for Harbor: {'; '.join(found[:3])}")
+
+
+def _inside(path: str, task: Path) -> str:
+    return path.replace(f"{task.resolve()}/", "")
+
+
+def plan(cell: Cell) -> Plan:
+    """What running the cell takes."""
+    config = cell.config
+    hours = agent_hours(config), config.benchmark.verifier_hours
+    longest = sum(value or 0.0 for value in hours)
+    return Plan(
+        cell=cell,
+        n_trials=config.attempts,
+        sandboxes_at_once=min(config.concurrency, config.attempts),
+        agent_hours=hours[0],
+        verifier_hours=hours[1],
+        gpu_hours=config.benchmark.gpus * longest * config.attempts,
+        keys=keys(config),
+        warnings=check.warnings(config),
+    )
+
+
+def faults(config: DictConfig, conf_dirs: list[str]) -> list[str]:
+    """Everything that forbids a launch: what the configuration says, then what this machine lacks."""
+    return check.problems(config, conf_dirs) or preflight(typed(config))

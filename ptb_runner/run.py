@@ -1,0 +1,451 @@
+"""Run the Harbor trials of one cell: `run_cell(folder)` is the one function that does paid work.
+
+It reads the folder, does only what is missing, and may be called again at any time by anyone who sees
+the folder. Each trial is a Harbor trial under `job/`, named after its task and attempt; a trial that
+was interrupted, or that failed for reasons of infrastructure, is moved aside and run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ptb_runner import cell as cells
+from ptb_runner import provenance
+from ptb_runner.cell import Cell, read_json, write_json, write_status
+from ptb_runner.config import Config, KeepModel, Kind
+from ptb_runner.explain import UsageError
+from ptb_runner.outcome import SCORED, Outcome, score, trial_record, worst
+from ptb_runner.render import agent_hours
+
+if TYPE_CHECKING:
+    from harbor.job_plan import JobPlan
+    from harbor.models.job.config import JobConfig
+    from harbor.models.trial.config import TrialConfig
+    from harbor.trial.hooks import TrialHookEvent
+
+log = logging.getLogger(__name__)
+
+# Sandboxes that are still there this long after an interrupt are killed without asking their programs.
+INTERRUPT_GRACE_SEC = 1.0
+
+SANDBOXES = {"bubblewrap": "ptb_runner.sandbox.bubblewrap:BubblewrapEnvironment"}
+
+
+@dataclass
+class Progress:
+    """What a cell's trials are doing right now; read by the display, written by the run."""
+
+    expected: int
+    finished: dict[str, str] = field(default_factory=dict)
+    running: dict[str, tuple[str, float]] = field(default_factory=dict)
+    notify: Callable[[str], None] = lambda line: None
+
+    def phase(self, trial: str, phase: str) -> None:
+        """A trial has entered a phase."""
+        self.running[trial] = (phase, time.monotonic())
+
+    def end(self, trial: str, outcome: str, detail: str) -> None:
+        """A trial is over."""
+        self.running.pop(trial, None)
+        self.finished[trial] = outcome
+        self.notify(f"{trial}: {outcome}{detail}")
+
+
+def run_cell(folder: Path, show: Callable[[Progress], Any] | None = None) -> dict[str, Any]:
+    """Run what is missing of the cell in `folder`, write result.json and return its content.
+
+    `show` is called once with the live progress and returns a context manager for the time of the run.
+    Raises UsageError when the folder cannot be run as it is. After SIGINT or SIGTERM the sandboxes are
+    gone, the state is `cancelled`, and the result says so.
+    """
+    cell = cells.read_cell(folder.resolve())
+    with cells.locked(cell.folder):
+        _check_task(cell)
+        _quiet_harbor()
+        return asyncio.run(_run(cell, show))
+
+
+def _check_task(cell: Cell) -> None:
+    """Refuse a task that is not the one that was rendered: its results would be filed under the wrong name."""
+    if cells.content_hash(cell.task) != cell.identity["task_sha256"]:
+        raise UsageError(
+            f"{cell.task}: the task was changed after it was rendered, so this is no longer cell {cell.id}\n"
+            "  start a new run for the changed task, or restore the folder"
+        )
+
+
+def _quiet_harbor() -> None:
+    """Keep Harbor off the network and the console. Its exit otherwise takes 14 s and reports to a third party."""
+    os.environ["HARBOR_TELEMETRY"] = "0"
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    logging.getLogger("harbor").setLevel(logging.INFO)
+
+
+async def _run(cell: Cell, show: Callable[[Progress], Any] | None) -> dict[str, Any]:
+    started_at = cells.now()
+    plan = await _plan(cell)
+    _set_aside_unfinished(cell)
+    progress = Progress(expected=len(plan.trial_configs))
+    for config in plan.trial_configs:
+        record = _finished(cell, config.trial_name)
+        if record:
+            progress.finished[config.trial_name] = record["outcome"]
+    missing = [config for config in plan.trial_configs if config.trial_name not in progress.finished]
+    _write_job(cell, plan)
+    display = show(progress) if show else None
+    if display:
+        display.__enter__()
+    try:
+        cancelled = await _run_missing(cell, missing, progress)
+    finally:
+        if display:
+            display.__exit__(None, None, None)
+    _write_job(cell, plan)
+    result = write_result(cell, [config.trial_name for config in plan.trial_configs], started_at)
+    _sweep_handoffs(cell, result["trials"])
+    _report(cell, progress, "cancelled" if cancelled else "finished")
+    return result
+
+
+# --- Harbor's configuration -------------------------------------------------------------------------
+
+
+async def _plan(cell: Cell) -> JobPlan:
+    """Harbor's plan of the job, with trials named by us and a hand-off folder each."""
+    from harbor.job_plan import JobPlan
+    from harbor.models.job.lock import build_job_lock
+
+    config = _job_config(cell)
+    plan = await JobPlan.from_config(config, job_id=_job_id(cell))
+    trials, attempts = [], Counter[str]()
+    for trial in plan.trial_configs:
+        task_name = _short_task_name(cell, trial.task.get_task_id().get_name().split("/")[-1])
+        attempts[task_name] += 1
+        name = f"{task_name}__{attempts[task_name]:03d}"
+        trials.append(_with_handoff(cell, trial.model_copy(update={"trial_name": name}, deep=True)))
+    plan.trial_configs = trials
+    plan.job_lock = build_job_lock(
+        config=config, trial_configs=trials, task_download_results=plan.task_download_results
+    )
+    return plan
+
+
+def _short_task_name(cell: Cell, task_name: str) -> str:
+    """The rendered folder is called `task`, which says nothing: name trials after the benchmark."""
+    own = cell.config.benchmark
+    name = Path(own.path).resolve().name if own.path else own.id
+    return (name if task_name == "task" else task_name)[:40]
+
+
+def _job_id(cell: Cell) -> Any:
+    """The id of the job that is already there, so that a resumed job stays the same job."""
+    from uuid import UUID, uuid4
+
+    known = read_json(cell.job / "result.json")
+    return UUID(known["id"]) if isinstance(known, dict) and "id" in known else uuid4()
+
+
+def _job_config(cell: Cell) -> JobConfig:
+    from harbor.models.job.config import JobConfig
+
+    config = cell.config
+    return JobConfig.model_validate(
+        {
+            "job_name": "job",
+            "jobs_dir": cell.folder,
+            "n_attempts": config.attempts,
+            "n_concurrent_trials": config.concurrency,
+            "quiet": True,
+            "environment": _environment(cell),
+            "agents": [_agent(config)],
+            "verifier": _verifier(config),
+            "tasks": [{"path": cell.task, "source": config.benchmark.id}],
+        }
+    )
+
+
+def _environment(cell: Cell) -> dict[str, Any]:
+    backend = cell.config.backend
+    environment: dict[str, Any] = {"import_path": SANDBOXES[backend.kind], "kwargs": sandbox_options(backend)}
+    if (cell.task / "tools").is_dir():
+        # Programs that run beside the agent but are not the agent's to change.
+        tools = {"type": "bind", "source": str(cell.task / "tools"), "target": "/opt/ptb", "read_only": True}
+        environment["mounts"] = [tools]
+    return environment
+
+
+def sandbox_options(backend: Any) -> dict[str, Any]:
+    """The keyword arguments of the sandbox class for a backend's configuration."""
+    kwargs: dict[str, Any] = {"read_only_paths": list(backend.read_only_paths)}
+    if backend.scratch_dir:
+        kwargs["scratch_dir"] = backend.scratch_dir
+    return kwargs
+
+
+def _agent(config: Config) -> dict[str, Any]:
+    agent = config.agent
+    hours = agent_hours(config)
+    own: dict[str, Any] = {
+        "name": agent.name,
+        "import_path": agent.import_path,
+        "model_name": agent.model,
+        "override_timeout_sec": hours * 3600 if hours is not None else None,
+        "kwargs": dict(agent.options) | ({"version": agent.version} if agent.version else {}),
+        # Harbor resolves ${NAME} on the host when the trial starts; the value is in no file.
+        "env": dict(agent.env) | {name: f"${{{name}}}" for name in agent.env_vars},
+    }
+    return own
+
+
+def _verifier(config: Config) -> dict[str, Any]:
+    hours = config.benchmark.verifier_hours
+    return {
+        "override_timeout_sec": hours * 3600 if hours is not None else None,
+        "env": {name: f"${{{name}}}" for name in config.benchmark.verifier_env_vars},
+    }
+
+
+def _with_handoff(cell: Cell, trial: TrialConfig) -> TrialConfig:
+    if cell.config.benchmark.kind is Kind.post_train:
+        trial.environment.kwargs["handoff"] = str(cell.handoff / trial.trial_name)
+    return trial
+
+
+# --- Trials -----------------------------------------------------------------------------------------
+
+
+def _finished(cell: Cell, name: str) -> dict[str, Any] | None:
+    """The record of a trial that need not run again; None when it is missing or was interrupted."""
+    folder = cell.job / name
+    if read_json(folder / "result.json") is None:
+        return None
+    record = trial_record(folder, _attempt(name))
+    return None if record["outcome"] == Outcome.cancelled else record
+
+
+def _attempt(name: str) -> int:
+    return int(name.rpartition("__")[2])
+
+
+def _set_aside_unfinished(cell: Cell) -> None:
+    """Move away what an interrupted or killed runner left half done."""
+    for folder in sorted(cell.job.glob("*__*")):
+        if folder.is_dir() and _finished(cell, folder.name) is None:
+            set_aside(cell, folder.name)
+
+
+def set_aside(cell: Cell, name: str) -> None:
+    """Keep an earlier try of a trial under superseded/, with a number, and clear its place."""
+    cell.superseded.mkdir(exist_ok=True)
+    taken = len(list(cell.superseded.glob(f"{name}.*")))
+    (cell.job / name).rename(cell.superseded / f"{name}.{taken + 1}")
+    shutil.rmtree(cell.handoff / name, ignore_errors=True)
+
+
+def set_aside_outcomes(cell: Cell, outcomes: list[str]) -> None:
+    """Clear the place of every trial that ended in one of `outcomes`, so that the next run does it again."""
+    for folder in sorted(cell.job.glob("*__*")):
+        record = _finished(cell, folder.name)
+        if record and record["outcome"] in outcomes:
+            set_aside(cell, folder.name)
+
+
+async def _run_missing(cell: Cell, missing: list[TrialConfig], progress: Progress) -> bool:
+    """Run trials, `concurrency` at a time; True when interrupted."""
+    slots = asyncio.Semaphore(cell.config.concurrency)
+    tasks = [asyncio.create_task(_run_trial(cell, config, progress, slots)) for config in missing]
+    if not tasks:
+        return False
+    interrupted = _on_interrupt(tasks)
+    _report(cell, progress, "running")
+    try:
+        await asyncio.wait(tasks)
+    finally:
+        _forget_interrupts()
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a trial ended in an error of the runner", exc_info=error)
+    return bool(interrupted)
+
+
+def _on_interrupt(tasks: list[asyncio.Task[None]]) -> list[int]:
+    """On SIGINT or SIGTERM cancel the trials, and soon after kill what sandboxes are left."""
+    from ptb_runner.sandbox import bubblewrap
+
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+
+    def interrupt(number: int) -> None:
+        if not seen:
+            log.warning("signal %s: cancelling %d trials", number, sum(not task.done() for task in tasks))
+            for task in tasks:
+                task.cancel()
+            loop.call_later(INTERRUPT_GRACE_SEC, bubblewrap.kill_all)
+        seen.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt, number)
+    return seen
+
+
+def _forget_interrupts() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().remove_signal_handler(number)
+
+
+async def _run_trial(cell: Cell, config: TrialConfig, progress: Progress, slots: asyncio.Semaphore) -> None:
+    """One trial, run again after an infrastructure error as often as the configuration allows."""
+    retry = cell.config.retry
+    async with slots:
+        for number in range(retry.infra_errors + 1):
+            await _run_once(cell, config, progress)
+            record = trial_record(cell.job / config.trial_name, _attempt(config.trial_name))
+            if record["outcome"] != Outcome.infra_error or number == retry.infra_errors:
+                break
+            wait = retry.wait_sec * 2**number
+            progress.notify(f"{config.trial_name}: infra_error, again in {wait:g} s{_because(record)}")
+            progress.phase(config.trial_name, "waiting")
+            await asyncio.sleep(wait)
+            set_aside(cell, config.trial_name)
+        progress.end(config.trial_name, record["outcome"], _detail(record))
+        _report(cell, progress, "running")
+
+
+def _detail(record: dict[str, Any]) -> str:
+    reward = "" if record["reward"] is None else f" (reward {record['reward']:g})"
+    return f"{reward}{_because(record)}"
+
+
+def _because(record: dict[str, Any]) -> str:
+    error = record["error"]
+    first = error["message"].strip().splitlines()[:1] if error else []
+    return f": {error['type']}: {first[0][:200]}" if error and first else ""
+
+
+async def _run_once(cell: Cell, config: TrialConfig, progress: Progress) -> None:
+    """Run one Harbor trial; whatever it raises becomes the trial's recorded error, never another trial's."""
+    from harbor.trial.hooks import TrialEvent
+    from harbor.trial.trial import Trial
+
+    name = config.trial_name
+    phases = {
+        TrialEvent.START: "starting",
+        TrialEvent.ENVIRONMENT_START: "sandbox",
+        TrialEvent.AGENT_START: "agent",
+        TrialEvent.AGENT_END: "collecting",
+        TrialEvent.VERIFICATION_START: "verifier",
+    }
+    progress.phase(name, "starting")
+    (cell.handoff / name).mkdir(parents=True, exist_ok=True)
+    try:
+        trial = await Trial.create(config.model_copy(deep=True))
+        for event, phase in phases.items():
+
+            async def entered(_: TrialHookEvent, phase: str = phase) -> None:
+                progress.phase(name, phase)
+
+            trial.add_hook(event, entered)
+        await trial.run()
+    except Exception as error:
+        # A constructor's error (a network policy that the backend cannot enforce, say) leaves no result.
+        log.exception("trial %s", name)
+        _record_failure(cell.job / name, error)
+    finally:
+        progress.running.pop(name, None)
+
+
+def _record_failure(trial_dir: Path, error: Exception) -> None:
+    """Leave the reason where `trial_record` finds it, for a trial that Harbor could not even begin."""
+    if read_json(trial_dir / "result.json") is None:
+        trial_dir.mkdir(parents=True, exist_ok=True)
+        info = {"exception_type": type(error).__name__, "exception_message": str(error), "occurred_at": cells.now()}
+        write_json(trial_dir / "result.json", {"trial_name": trial_dir.name, "exception_info": info})
+
+
+# --- What is left behind ----------------------------------------------------------------------------
+
+
+def _write_job(cell: Cell, plan: JobPlan) -> None:
+    """Harbor's own files of the job, from its own models, so that its readers and viewer accept the folder."""
+    from harbor.models.trial.result import TrialResult
+    from pydantic import ValidationError
+
+    cell.job.mkdir(exist_ok=True)
+    results = []
+    for config in plan.trial_configs:
+        try:
+            results.append(TrialResult.model_validate_json((cell.job / config.trial_name / "result.json").read_text()))
+        except (OSError, ValidationError):
+            continue  # not there yet, or never begun: Harbor has no form for it
+    job = plan.aggregate(results, n_total_trials=len(plan.trial_configs))
+    if len(results) < len(plan.trial_configs):
+        job.finished_at = None
+    (cell.job / "config.json").write_text(plan.config.model_dump_json(indent=4))
+    (cell.job / "lock.json").write_text(plan.job_lock.model_dump_json(indent=4, exclude_none=True))
+    (cell.job / "result.json").write_text(job.model_dump_json(indent=4, exclude={"trial_results"}))
+
+
+def write_result(cell: Cell, names: list[str], started_at: str) -> dict[str, Any]:
+    """Write result.json from the trials' folders; it holds one record for each trial that was begun."""
+    config = cell.config
+    trials = [trial_record(cell.job / name, _attempt(name)) for name in names if (cell.job / name).is_dir()]
+    before = read_json(cell.folder / "result.json") or {}
+    result = {
+        "schema_version": cells.SCHEMA_VERSION,
+        "cell_id": cell.id,
+        "benchmark": config.benchmark.id,
+        "model": config.model.id,
+        "agent": config.agent.id,
+        "backend": config.backend.kind,
+        "trials": trials,
+        "score": score(trials, len(names), config.benchmark, config.model.id),
+        "started_at": before.get("started_at", started_at),
+        "finished_at": cells.now(),
+        "provenance": provenance.provenance(cell, trials),
+    }
+    write_json(cell.folder / "result.json", result)
+    return result
+
+
+def _sweep_handoffs(cell: Cell, trials: list[dict[str, Any]]) -> None:
+    """Delete the hand-offs that the policy does not keep, now that the result is safe.
+
+    A failed evaluation's model always stays: it can be scored again.
+    """
+    keep = cell.config.backend.keep_model
+    for trial in trials:
+        outcome = trial["outcome"]
+        retained = (
+            keep is KeepModel.always
+            or outcome in (Outcome.eval_failed, Outcome.infra_error)
+            or (keep is KeepModel.scored and outcome in SCORED)
+        )
+        if not retained:
+            shutil.rmtree(cell.handoff / trial["name"], ignore_errors=True)
+    for folder in (*cell.handoff.glob("*"), cell.handoff):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _report(cell: Cell, progress: Progress, state: str) -> None:
+    counts: dict[str, int] = {}
+    for outcome in progress.finished.values():
+        counts[outcome] = counts.get(outcome, 0) + 1
+    attempts = {
+        "expected": progress.expected,
+        "finished": len(progress.finished),
+        "running": {name: phase for name, (phase, _) in progress.running.items()},
+        "by_outcome": counts,
+    }
+    outcome = Outcome.cancelled if state == "cancelled" else worst(list(progress.finished.values()))
+    write_status(cell, state, str(outcome) if outcome else None, attempts)
