@@ -137,14 +137,14 @@ def _strings(node: Any, key: str) -> Iterator[tuple[str, str]]:
 def _agent(cell: Config) -> Iterator[str]:
     agent = cell.agent
     if agent.name and agent.import_path:
-        yield "agent.name and agent.import_path are both set\n  keep one: Harbor's own agent by name, or a class of yours"
+        yield "agent.name and agent.import_path are both set\n  keep one: an agent of Harbor's, or a class of yours"
     if not agent.name and not agent.import_path:
         yield (
             "agent.import_path: needs a value\n"
             "  type agent.import_path=module:Class for a class of yours, or agent.name=NAME for one of Harbor's"
         )
     if agent.import_path and not re.fullmatch(r"[\w.]+:\w+", agent.import_path):
-        yield f"agent.import_path={agent.import_path}: not of the form module:Class\n  for example my_agents.fast:FastAgent"
+        yield f"agent.import_path={agent.import_path}: not of the form module:Class\n  for example my_agents:FastAgent"
     for option, names in (
         ("agent.env_vars", agent.env_vars),
         ("benchmark.verifier_env_vars", cell.benchmark.verifier_env_vars),
@@ -152,18 +152,18 @@ def _agent(cell: Config) -> Iterator[str]:
         for name in names:
             if not _ENV_NAME.fullmatch(name):
                 # Not repeated: somebody may have pasted the key itself.
-                yield f"{option}: one entry is no name of a variable\n  give names such as OPENAI_API_KEY, never the key itself"
+                yield f"{option}: one entry is no variable's name\n  give names such as HF_TOKEN, never the key itself"
 
 
 def _benchmark(cell: Config) -> Iterator[str]:
     benchmark = cell.benchmark
     if benchmark.path and benchmark.layers:
-        yield "benchmark.path and benchmark.layers are both set\n  a task is either a folder as it is, or rendered from layers"
+        yield "benchmark.path and benchmark.layers are both set\n  a task is a folder as it is, or rendered from layers"
     if not benchmark.path and not benchmark.layers:
         yield "benchmark.path: needs a value\n  type benchmark.path=DIR, a Harbor task folder"
     for layer in [*benchmark.layers, *cell.model.layers]:
         if not (TEMPLATES / layer).is_dir():
-            yield f"layers: there is no folder {layer!r} in {TEMPLATES}\n  name a folder of templates/ or an absolute path"
+            yield f"layers: no folder {layer!r} in {TEMPLATES}\n  name a folder of templates/ or an absolute path"
     yield from _post_train(cell) if benchmark.kind is Kind.post_train else ()
     if benchmark.path:
         yield from _task_folder(Path(benchmark.path))
@@ -183,7 +183,7 @@ def _post_train(cell: Config) -> Iterator[str]:
         yield f"model=none: benchmark {benchmark.id} post-trains a model\n  choose one with model=NAME"
     for name in ("agent_hours", "verifier_hours"):
         if getattr(benchmark, name) is None:
-            yield f"benchmark.{name}: a post_train benchmark needs it\n  {find(f'benchmark.{name}').help}"  # type: ignore[union-attr]
+            yield f"benchmark.{name}: needs a value, since benchmark {benchmark.id} is of kind post_train"
     if benchmark.path:
         yield "benchmark.path: only for kind harbor; a post_train benchmark is rendered from benchmark.layers"
     tries, each = len(benchmark.evaluation.tries), benchmark.evaluation.try_timeout_hours

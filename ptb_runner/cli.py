@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -121,8 +121,9 @@ def _protected(argument: str) -> str:
     item = explain.find(key)
     if item is None:
         return argument
-    in_table = key != item.key and "dict" in str(item.type)
-    texts = item.type is str or str in get_args(item.type)
+    in_table = key != item.key and get_origin(item.type) is dict
+    kinds = get_args(item.type)[1:] if in_table else (item.type, *get_args(item.type))
+    texts = str in kinds and get_origin(item.type) is not list
     if texts and re.fullmatch(r"[\d._eE+-]+|true|false|on|off|yes|no|nan|inf", value, re.IGNORECASE):
         value = f"'{value}'"
     return f"{'++' if in_table else plus}{key}={value}"

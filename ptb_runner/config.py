@@ -312,7 +312,8 @@ def composed(config: DictConfig | dict[str, Any]) -> DictConfig:
     plain.pop("hydra", None)  # type: ignore[union-attr]
     base = OmegaConf.create(store.load("schema.yaml").node)
     for group in ("backend", "launcher"):
-        OmegaConf.update(base, group, store.load(f"{group}/{plain[group]['kind']}_schema.yaml").node)  # type: ignore[index]
+        kind = plain[group]["kind"]  # type: ignore[index]
+        OmegaConf.update(base, group, store.load(f"{group}/{kind}_schema.yaml").node)
     return OmegaConf.merge(base, plain)  # type: ignore[return-value]
 
 

@@ -25,7 +25,8 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 def explain(error: Exception, conf_dirs: list[str]) -> str:
     """Say in at most two lines what is wrong, where, what is allowed and what to type."""
-    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    causes = (error.__cause__, error.__context__)
+    cause = next((one for one in causes if isinstance(one, OmegaConfBaseException)), error)
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override)
     if isinstance(error, MissingConfigException) and error.options is not None:
@@ -44,7 +45,7 @@ def _first_lines(text: str) -> str:
 def _unreadable(override: str) -> str:
     key, equals, value = override.lstrip("+").partition("=")
     if not equals:
-        return f"command line: cannot read {override!r}\n  an override is key=value; `ptb --help` lists the keys and the verbs"
+        return f"command line: cannot read {override!r}\n  an override is key=value; `ptb --help` lists keys and verbs"
     inner = value.replace("\\", "\\\\").replace('"', '\\"')
     return f"command line: cannot read the value of {key!r}\n  quote it twice: '{key}=\"{inner}\"'"
 
@@ -57,7 +58,8 @@ def _unknown_choice(missing: str, conf_dirs: list[str]) -> str:
     guess = nearest(choice, choices)
     hint = f"; did you mean {group}={guess}?" if guess else ""
     allowed = ", ".join(choices) or "nothing: there is no such group"
-    return f"{group}={choice}: there is no file {missing}.yaml in {' or '.join(conf_dirs)}\n  {group} is one of: {allowed}{hint}"
+    where = f"there is no file {missing}.yaml in {' or '.join(conf_dirs)}"
+    return f"{group}={choice}: {where}\n  {group} is one of: {allowed}{hint}"
 
 
 def _unknown_group(text: str, conf_dirs: list[str]) -> str:

@@ -305,19 +305,19 @@ def _forget_interrupts() -> None:
 
 async def _run_trial(cell: Cell, config: TrialConfig, progress: Progress, slots: asyncio.Semaphore) -> None:
     """One trial, run again after an infrastructure error as often as the configuration allows."""
-    retry = cell.config.retry
+    name, retry = config.trial_name, cell.config.retry
     async with slots:
-        for number in range(retry.infra_errors + 1):
-            await _run_once(cell, config, progress)
-            record = trial_record(cell.job / config.trial_name, _attempt(config.trial_name))
-            if record["outcome"] != Outcome.infra_error or number == retry.infra_errors:
+        record = await _run_once(cell, config, progress)
+        for number in range(retry.infra_errors):
+            if record["outcome"] != Outcome.infra_error:
                 break
             wait = retry.wait_sec * 2**number
-            progress.notify(f"{config.trial_name}: infra_error, again in {wait:g} s{_because(record)}")
-            progress.phase(config.trial_name, "waiting")
+            progress.notify(f"{name}: infra_error, again in {wait:g} s{_because(record)}")
+            progress.phase(name, "waiting")
             await asyncio.sleep(wait)
-            set_aside(cell, config.trial_name)
-        progress.end(config.trial_name, record["outcome"], _detail(record))
+            set_aside(cell, name)
+            record = await _run_once(cell, config, progress)
+        progress.end(name, record["outcome"], _detail(record))
         _report(cell, progress, "running")
 
 
@@ -332,7 +332,7 @@ def _because(record: dict[str, Any]) -> str:
     return f": {error['type']}: {first[0][:200]}" if error and first else ""
 
 
-async def _run_once(cell: Cell, config: TrialConfig, progress: Progress) -> None:
+async def _run_once(cell: Cell, config: TrialConfig, progress: Progress) -> dict[str, Any]:
     """Run one Harbor trial; whatever it raises becomes the trial's recorded error, never another trial's."""
     from harbor.trial.hooks import TrialEvent
     from harbor.trial.trial import Trial
@@ -362,6 +362,7 @@ async def _run_once(cell: Cell, config: TrialConfig, progress: Progress) -> None
         _record_failure(cell.job / name, error)
     finally:
         progress.running.pop(name, None)
+    return trial_record(cell.job / name, _attempt(name))
 
 
 def _record_failure(trial_dir: Path, error: Exception) -> None:

@@ -94,7 +94,7 @@ def status(arguments: list[str]) -> int:
 
 
 def doctor(arguments: list[str]) -> int:
-    """Check what this machine has for running cells, and say how to mend what is missing; overrides choose the backend."""
+    """Check what this machine has for running cells and say how to mend the rest; overrides choose the backend."""
     from ptb_runner.display import console
     from ptb_runner.doctor import checks
 

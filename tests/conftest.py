@@ -1,0 +1,61 @@
+"""What all tests share: the command line in this process, and in a fresh one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+os.environ["HARBOR_TELEMETRY"] = "0"
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def ptb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a command line in this process, standing in an empty folder; as fast as the program itself."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    from ptb_runner import cli
+
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*arguments: str | Path) -> Ran:
+        GlobalHydra.instance().clear()
+        capsys.readouterr()
+        code = cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return Ran(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def ptb_process(tmp_path: Path) -> Callable[..., Ran]:
+    """Run a command line in a process of its own, as a shell does."""
+
+    def run(*arguments: str | Path, cwd: Path = tmp_path, env: dict[str, str] | None = None) -> Ran:
+        command = [sys.executable, "-m", "ptb_runner", *map(str, arguments)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=240, cwd=cwd, env={**os.environ, **(env or {})}
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run
