@@ -231,7 +231,7 @@ def run_and_show(folder: Path) -> int:
         log.exception("the runner failed")
         _fail(f"{type(error).__name__}: {str(error)[:500]}\n  the whole story is in {shown(folder) / 'runner.log'}")
         return UNSCORED
-    display.print_result(result, shown(folder), cell.config.benchmark.pass_reward, out)
+    display.print_result(result, cell, shown(folder), out)
     outcomes = [trial["outcome"] for trial in result["trials"]]
     state = (cells.read_json(folder / "status.json") or {}).get("state")
     if Outcome.cancelled in outcomes or state == "cancelled":

@@ -15,6 +15,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from ptb_runner.cell import Cell
+from ptb_runner.config import Kind
 from ptb_runner.outcome import SCORED, Outcome
 from ptb_runner.plan import Plan
 from ptb_runner.render import duration
@@ -124,8 +126,8 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
-def print_result(result: dict[str, Any], folder: Path, pass_reward: float, out: Console) -> None:
-    """The closing table of one cell, and what to type next."""
+def print_result(result: dict[str, Any], cell: Cell, folder: Path, out: Console) -> None:
+    """The closing table of one cell, and what to type next; `folder` is the cell's as the user would type it."""
     table = Table(title=f"{result['benchmark']} x {result['model']} x {result['agent']}", title_justify="left")
     for name, justify in (("trial", "left"), ("outcome", "left"), ("reward", "right"), ("sandbox", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
@@ -138,16 +140,17 @@ def print_result(result: dict[str, Any], folder: Path, pass_reward: float, out: 
     out.print(table)
     if len(result["trials"]) > 50:
         out.print(f"and {len(result['trials']) - 50} more trials in {folder / 'result.json'}", markup=False)
-    for line in _closing_lines(result, folder, pass_reward):
+    for line in _closing_lines(result, cell, folder):
         out.print(line, markup=False)
 
 
-def _closing_lines(result: dict[str, Any], folder: Path, pass_reward: float) -> Iterator[str]:
-    score, trials = result["score"], result["trials"]
+def _closing_lines(result: dict[str, Any], cell: Cell, folder: Path) -> Iterator[str]:
+    score, trials, benchmark = result["score"], result["trials"], cell.config.benchmark
     for trial in [trial for trial in trials if trial["error"] and trial["outcome"] != Outcome.cancelled][:5]:
         yield f"{trial['name']}: {trial['error']['type']}: {trial['error']['message'].strip()[:300]}"
-    passed = sum(trial["outcome"] in SCORED and trial["reward"] >= pass_reward for trial in trials)
-    yield f"{passed}/{score['n_expected']} trials passed"
+    if benchmark.kind is Kind.harbor:
+        passed = sum(trial["outcome"] in SCORED and trial["reward"] >= benchmark.pass_reward for trial in trials)
+        yield f"{passed}/{score['n_expected']} trials passed"
     source = f" ({score['final_source'].replace('_', ' ')})" if score["final_source"] else ""
     yield (
         f"score: raw {_number(score['raw'])}, final {_number(score['final'])}{source}, "
@@ -155,6 +158,8 @@ def _closing_lines(result: dict[str, Any], folder: Path, pass_reward: float) -> 
     )
     if not result["provenance"]["comparable"]:
         yield f"not comparable: {'; '.join(result['provenance']['not_comparable_because'])}"
+    if any((cell.handoff / trial["name"] / "final_model").is_dir() for trial in trials):
+        yield f"models: {folder / 'handoff'}/*/final_model"
     yield f"result: {folder / 'result.json'}"
     yield f"next: {next_command(result, folder)}"
 
