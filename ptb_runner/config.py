@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
@@ -245,18 +245,18 @@ class Option:
     @property
     def allowed(self) -> str:
         """The values it takes, in words."""
-        kind = next((a for a in get_args(self.type) if a is not type(None)), self.type)
+        optional = type(None) in get_args(self.type)
+        kind = next(a for a in get_args(self.type) if a is not type(None)) if optional else self.type
         if isinstance(kind, type) and issubclass(kind, Enum):
             return " | ".join(kind.__members__)
         names = {int: "a whole number", float: "a number", bool: "true | false", str: "text"}
-        words = names.get(kind, "a list" if "list" in str(kind) else "a table")
+        words = names.get(kind, "a list" if get_origin(kind) is list else "a table")
         bounds = [
             f"{word} {limit:g}"
             for word, limit in (("at least", self.least), ("above", self.above), ("at most", self.most))
             if limit is not None
         ]
-        optional = " or null" if type(None) in get_args(self.type) else ""
-        return " ".join([words, " and ".join(bounds)]).strip() + optional
+        return " ".join([words, " and ".join(bounds)]).strip() + (" or null" if optional else "")
 
     def violated_by(self, value: Any) -> bool:
         """Whether a number lies outside the bounds."""

@@ -1,0 +1,30 @@
+"""Draw docs/run.svg, the README's picture: what the default command prints. `uv run python docs/picture.py`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+COMMAND = "uv run python -m ptb_runner"
+
+
+def main() -> None:
+    """Run the default command in an empty folder and save its output as a picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "ptb_runner"], cwd=folder, capture_output=True, text=True, check=True
+        )
+    console = Console(record=True, width=104, file=Path(os.devnull).open("w"))
+    console.print(Text(f"$ {COMMAND}", style="bold"))
+    console.print(Text(done.stdout.rstrip()))
+    console.save_svg(str(Path(__file__).parent / "run.svg"), title="ptb_runner")
+
+
+if __name__ == "__main__":
+    main()

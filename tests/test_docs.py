@@ -1,0 +1,70 @@
+"""The documentation says what the program does."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_options_page_is_what_the_schema_says():
+    generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))["page"]()
+    assert (ROOT / "docs" / "options.md").read_text() == generated, "run: uv run python docs/generate.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_pages_compose(page, ptb):
+    """Each `ptb ...` command line with overrides that a page shows is one that the program accepts."""
+    command = r"^(?:uv run )?(?:python -m ptb_runner|ptb) ([^#\n]*=[^#\n]*)"
+    for line in re.findall(command, page.read_text(), re.MULTILINE):
+        words = [word for word in line.split() if "=" in word and not word.startswith("-")]
+        if "DIR" in line or "--config-dir" in line:
+            continue
+        ran = ptb(*words, "--cfg", "job")
+        assert ran.code == 0, f"{page.name}: {line}: {ran.err}"
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """The files that docs/adding.md shows, written where it says."""
+    for block in re.findall(r"```(?:yaml|python)\n(.*?)```", (ROOT / "docs" / "adding.md").read_text(), re.DOTALL):
+        name, _, rest = block.removeprefix("# ").partition("\n")
+        path = tmp_path / "cwd" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(rest.replace("/data/tasks/mine", str(tmp_path / "task")))
+    return tmp_path / "cwd" / "my_conf"
+
+
+def test_the_example_agent_and_benchmark_run(examples, ptb, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-and-never-used")
+    ran = ptb("--config-dir", examples, "benchmark=sums", "agent=mine", "agent.options={}")
+    assert ran.code == 0, ran.out + ran.err
+    assert "coverage 1/1" in ran.out
+
+
+def test_the_example_task_folder_runs(examples, ptb):
+    planned = ptb("benchmark=hello", "dry_run=true", f"hydra.run.dir={examples.parent / 'planned'}")
+    assert planned.code == 0, planned.err
+    (examples.parent / "planned" / "task").rename(examples.parent.parent / "task")
+    ran = ptb("--config-dir", examples, "benchmark=mine")
+    assert ran.code == 0, ran.out + ran.err
+    assert "1/1 trials passed" in ran.out
+
+
+def test_the_example_model_composes(examples, ptb):
+    ran = ptb(
+        "--config-dir", examples, "benchmark=sums", "model=tiny", "--cfg", "job", "-p", "model.identity.hidden_size"
+    )
+    assert ran.out.strip() == "64", ran.err
