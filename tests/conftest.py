@@ -14,6 +14,11 @@ import pytest
 os.environ["HARBOR_TELEMETRY"] = "0"
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
+# `tests.agents` and `tests.run_kit` are found from anywhere, also by processes that tests start.
+ROOT = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, ROOT)
+os.environ["PYTHONPATH"] = ROOT
+
 
 @dataclass(frozen=True)
 class Ran:

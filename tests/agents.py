@@ -1,0 +1,214 @@
+"""Agents that tests run: agent=custom agent.import_path=tests.agents:NAME.
+
+They are Harbor agents like any other: `run` works inside the sandbox through `environment.exec`, and `agent.options`
+come as keyword arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any, override
+
+from harbor.agents.base import BaseAgent
+from harbor.agents.installed.base import ApiRateLimitError, NonZeroAgentExitCodeError
+from harbor.environments.base import BaseEnvironment
+from harbor.models.agent.context import AgentContext
+
+HAND_OVER_BASE_MODEL = "cp -r base_model final_model"
+WRITE_OK = "printf ok > answer.txt"
+
+
+class Scripted(BaseAgent):
+    """Runs `command` in the sandbox; `by_attempt` has other commands for trials with these numbers."""
+
+    command = "true"
+
+    def __init__(
+        self, *args: Any, command: str | None = None, by_attempt: dict[int, str] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.command = self.command if command is None else command
+        self.by_attempt = {int(number): one for number, one in (by_attempt or {}).items()}
+
+    @staticmethod
+    @override
+    def name() -> str:
+        return "scripted"
+
+    @override
+    def version(self) -> str:
+        return "0.1"
+
+    @override
+    async def setup(self, environment: BaseEnvironment) -> None:
+        """Nothing is needed."""
+
+    @property
+    def attempt(self) -> int:
+        found = re.search(r"__(\d+)__agent$", self.session_id or "")
+        return int(found.group(1)) if found else 0
+
+    @override
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        await self.do(environment, self.by_attempt.get(self.attempt, self.command))
+
+    async def do(self, environment: BaseEnvironment, command: str) -> str:
+        result = await environment.exec(command)
+        self.logs_dir.mkdir(parents=True, exist_ok=True)
+        (self.logs_dir / "scripted.txt").write_text((result.stdout or "") + (result.stderr or ""))
+        assert result.return_code == 0, f"the test's own script failed: {result.stderr}"
+        return result.stdout or ""
+
+
+class Honest(Scripted):
+    """Hands over the base model as it is, or answers hello."""
+
+    command = f"if [ -d base_model ]; then {HAND_OVER_BASE_MODEL}; else {WRITE_OK}; fi"
+
+
+class Cheat(Scripted):
+    """Does the same work as Honest (on hello: wrong work), and tries to be scored as perfect for it."""
+
+    command = r"""
+    if [ -d base_model ]; then cp -r base_model final_model; else printf no > answer.txt; fi
+    here=$(pwd)
+
+    # Rewards and verdicts where a verifier would put them, and where the hand-off is.
+    mkdir -p /logs/verifier /logs/artifacts /tests ~/bin ~/.local/bin /tmp/bin
+    for folder in /logs/verifier /logs/artifacts /logs/agent /tests /tmp ~ . /handoff final_model; do
+      [ -d "$folder" ] || continue
+      echo 1 > "$folder/reward.txt"
+      echo '{"reward": 1}' > "$folder/reward.json"
+      echo '{"outcome": "scored", "reason": null, "reward": 1.0, "metrics": {"accuracy": 1.0}}' > "$folder/verdict.json"
+      echo '{"accuracy": 1.0}' > "$folder/metrics.json"
+      echo '{"final_model": "copied", "files": 3, "bytes": 9, "error": null}' > "$folder/collect.json"
+    done
+    printf '#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n' > /tests/test.sh
+
+    # The evaluator, its libraries, and any Python that is found first.
+    fake='import json, sys; print(json.dumps({"accuracy": 1.0}))
+a = sys.argv
+open(a[a.index("--json-output-file") + 1], "w").write(json.dumps({"accuracy": 1.0}))'
+    for name in evaluate.py nano.py numpy.py json.py sitecustomize.py usercustomize.py; do
+      for folder in . final_model /handoff /tests /tmp ~; do
+        [ -d "$folder" ] && { rm -f "$folder/$name"; echo "$fake" > "$folder/$name"; }
+      done
+    done
+    IFS=: read -ra places <<< "$PATH"
+    for folder in ~/bin ~/.local/bin /tmp/bin "$here" "${places[@]}"; do
+      for name in python3 python bash head printf cat; do
+        { printf '#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n' > "$folder/.$name" &&
+          chmod +x "$folder/.$name" && mv -f "$folder/.$name" "$folder/$name"; } 2>/dev/null
+      done
+    done
+    for file in ~/.bashrc ~/.profile ~/.bash_profile ~/.pydistutils.cfg /etc/profile /etc/ld.so.preload; do
+      echo 'export PATH=/tmp/bin:$PATH' >> "$file"
+    done 2>/dev/null
+
+    # Somebody who goes on after the agent has ended.
+    (setsid nohup /bin/bash -c '
+      while true; do
+        echo 1 > /logs/verifier/reward.txt
+        echo 1.0 > /handoff/reward.txt
+        echo "{\"outcome\": \"scored\", \"reward\": 1.0}" > /handoff/verdict.json
+        /bin/sleep 0.02 || /usr/bin/sleep 0.02
+      done' > /dev/null 2>&1 &)
+    exit 0
+    """
+
+
+class CheatWithLinks(Scripted):
+    """Its final_model is made of links to what it must not read, and to the verifier's own files."""
+
+    command = """
+    mkdir final_model
+    ln -s "$(pwd)/base_model/config.json" final_model/config.json
+    ln -s /tests/test.txt final_model/model.safetensors
+    ln -s /etc/shadow final_model/tokenizer.json
+    ln -s / final_model/everything
+    ln -s . final_model/loop
+    """
+
+
+class Sleeper(Scripted):
+    """Writes what `first` says, then sleeps for long, with a child that belongs to nobody."""
+
+    def __init__(self, *args: Any, first: str = "true", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.first = first
+
+    @override
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        orphan = "(setsid bash -c 'while sleep 0.05; do date +%s.%N > alive; done' > /dev/null 2>&1 &)"
+        await environment.exec(f"{self.first}\n{orphan}\nsleep 600")
+
+
+class Raises(Scripted):
+    """Does its command, then raises: `error` names what."""
+
+    errors: dict[str, type[Exception]] = {
+        "ValueError": ValueError,
+        "ApiRateLimitError": ApiRateLimitError,
+        "NonZeroAgentExitCodeError": NonZeroAgentExitCodeError,
+    }
+
+    def __init__(
+        self, *args: Any, error: str = "ValueError", message: str = "boom", output_tokens: int = 0, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.error, self.message, self.output_tokens = error, message, output_tokens
+
+    @override
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        await self.do(environment, self.command)
+        context.n_output_tokens = self.output_tokens
+        raise self.errors[self.error](self.message)
+
+
+class FailsFirst(Scripted):
+    """Its first `times` runs fail at setup, counted in a file on the host; then it answers hello."""
+
+    command = WRITE_OK
+
+    def __init__(self, *args: Any, counter: str, times: int = 1, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.counter, self.times = Path(counter), times
+
+    @override
+    async def setup(self, environment: BaseEnvironment) -> None:
+        so_far = int(self.counter.read_text()) if self.counter.exists() else 0
+        self.counter.write_text(str(so_far + 1))
+        if so_far < self.times:
+            raise RuntimeError(f"no agent today ({so_far + 1})")
+
+
+class CannotBeMade(Honest):
+    """Its constructor raises in trials with these numbers."""
+
+    def __init__(self, *args: Any, attempts: list[int], logs_dir: Path, **kwargs: Any) -> None:
+        super().__init__(*args, logs_dir=logs_dir, **kwargs)
+        found = re.search(r"__(\d+)/agent", str(logs_dir))
+        if found and int(found.group(1)) in attempts:
+            raise RuntimeError("this agent cannot be made")
+
+
+class Leaks(Scripted):
+    """Writes the named variables' values wherever an agent can, then raises with them in its message."""
+
+    def __init__(self, *args: Any, names: list[str], option: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.names, self.option = names, option
+
+    @override
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        seen = " ".join(f'"${name}"' for name in self.names)
+        option = shlex.quote(self.option)
+        out = await self.do(
+            environment,
+            f"{WRITE_OK}; echo {seen} {option} | tee /logs/agent/trace.txt > /logs/artifacts/trace.txt; "
+            f"cat /logs/agent/trace.txt",
+        )
+        self.logger.warning("the agent's log: %s %s", out, self.option)
+        raise ValueError(f"401 for {out} with {self.option!r}")
