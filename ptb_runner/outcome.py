@@ -58,12 +58,29 @@ def trial_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     if not isinstance(result, dict):
         error = _error("NoResult", "the trial left no result", None)
         return _record(trial_dir, attempt, {}, Outcome.infra_error, None, error, [], None)
-    verdict = read_json(trial_dir / "verifier" / "verdict.json") or {}
+    verdict = _verdict(trial_dir / "verifier" / "verdict.json")
     outcome, reason, flags = classify(result, verdict)
     reward = _reward(result) if outcome in SCORED else None
     error = _error_of(result, outcome, reason)
     metrics = verdict.get("metrics") or (_rewards(result) if outcome in SCORED else None)
-    return _record(trial_dir, attempt, result, outcome, reward, error, flags, metrics)
+    return _record(trial_dir, attempt, result, outcome, reward, error, flags, _finite(metrics))
+
+
+def _verdict(path: Path) -> dict[str, Any]:
+    """Our verifier's verdict; {} when there is none. A task of another's making may leave anything by that name."""
+    found = read_json(path)
+    kinds = {"outcome": str, "reason": str, "metrics": dict}
+    values = {name: found.get(name) for name in kinds} if isinstance(found, dict) else {}
+    return {name: value for name, value in values.items() if isinstance(value, kinds[name])}
+
+
+def _finite(value: Any) -> Any:
+    """The same data with null for every number that JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def classify(result: dict[str, Any], verdict: dict[str, Any]) -> tuple[Outcome, str | None, list[str]]:
@@ -80,7 +97,7 @@ def classify(result: dict[str, Any], verdict: dict[str, Any]) -> tuple[Outcome, 
     said = verdict.get("outcome")
     if said in set(UNSCORABLE) | {Outcome.infra_error}:
         return Outcome(said), verdict.get("reason"), flags
-    if _reward(result) is None:
+    if _reward(result) is None or raised in _VERIFIER_FAILED:
         return Outcome.eval_failed, verdict.get("reason") or "the verifier left no reward", flags
     return (Outcome.agent_timeout if raised == "AgentTimeoutError" else Outcome.scored), None, flags
 
