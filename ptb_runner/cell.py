@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from ptb_runner.config import Config, options, typed, without_secrets
 from ptb_runner.explain import UsageError
@@ -96,16 +96,20 @@ def identity_of(config: DictConfig, task: Path) -> dict[str, Any]:
 
     Two cells with equal identities measure the same thing; concurrency, folders and launchers are not in it.
     """
-    identity = {}
-    for item in options(config):
-        if item.result:
-            value = OmegaConf.select(OmegaConf.create(without_secrets(config)), item.key)
-            identity[item.key] = OmegaConf.to_container(value, resolve=False) if OmegaConf.is_config(value) else value
+    plain = without_secrets(config)
+    identity = {item.key: _at(plain, item.key) for item in options(config) if item.result}
     if identity.get("benchmark.path"):
         # Where the folder lay does not matter: its content was copied, and is hashed below.
         identity["benchmark.path"] = Path(identity["benchmark.path"]).name
     identity["task_sha256"] = content_hash(task)
     return identity
+
+
+def _at(plain: dict[str, Any], key: str) -> Any:
+    value: Any = plain
+    for name in key.split("."):
+        value = value[name]
+    return value
 
 
 def cell_id(identity: dict[str, Any]) -> str:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, ListConfig, Node, OmegaConf
 
 
 def option(
@@ -322,22 +320,16 @@ def typed(config: DictConfig | dict[str, Any]) -> Config:
     return OmegaConf.to_object(composed(config))  # type: ignore[return-value]
 
 
-_ENV_REFERENCE = re.compile(r"\$\{oc\.env:([^},]+)")
-
-
 def without_secrets(node: Any) -> Any:
     """The configuration as plain data, resolved except for ${oc.env:NAME}: fit to be written to disk."""
     if isinstance(node, DictConfig):
-        return {str(key): _written(node, key) for key in node}
+        return {str(key): _plain(node, key) for key in node}
     if isinstance(node, ListConfig):
-        return [_written(node, index) for index in range(len(node))]
-    if isinstance(node, Enum):
-        return node.name
-    return str(node) if isinstance(node, Path) else node
+        return [_plain(node, index) for index in range(len(node))]
+    return node.name if isinstance(node, Enum) else node
 
 
-def _written(parent: DictConfig | ListConfig, key: Any) -> Any:
-    raw = OmegaConf.to_container(parent, resolve=False)[key]  # type: ignore[index]
-    if isinstance(raw, str) and _ENV_REFERENCE.search(raw):
-        return raw
-    return without_secrets(parent[key])
+def _plain(parent: DictConfig | ListConfig, key: Any) -> Any:
+    child = parent._get_node(key)
+    raw = child._value() if isinstance(child, Node) else None
+    return raw if isinstance(raw, str) and "${oc.env:" in raw else without_secrets(parent[key])
