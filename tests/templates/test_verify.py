@@ -164,6 +164,14 @@ def test_a_field_may_have_one_of_several_values_also_nested(sandbox):
     assert sandbox.verify()["outcome"] == "scored"
 
 
+def test_true_is_not_one(sandbox):
+    sandbox.settings["identity"] = {"copies": 1}
+    change_config(sandbox.hand_over(), copies=True)
+    verdict = sandbox.verify()
+    assert verdict["outcome"] == "invalid_model"
+    assert "copies in config.json is True, expected 1" in verdict["reason"]
+
+
 def test_nothing_handed_over_is_executed(sandbox):
     model = sandbox.hand_over()
     for name in ("nano.py", "numpy.py", "json.py", "sitecustomize.py", "argparse.py"):
