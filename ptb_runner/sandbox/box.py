@@ -281,7 +281,12 @@ def _in_memory(text: str) -> BinaryIO:
 
 
 def _read_and_close[T](read: Callable[[PipeReader], T], fd: int, ended: threading.Event) -> T:
+    stream = PipeReader(fd, ended)
     try:
-        return read(PipeReader(fd, ended))
+        result = read(stream)
+        # A reader may know the end before it comes; the writer must not die of a broken pipe.
+        while stream.read(1 << 16):
+            pass
+        return result
     finally:
         os.close(fd)

@@ -175,6 +175,8 @@ class BubblewrapEnvironment(BaseEnvironment):
         mounts = [bwrap.Mount(path, str(path)) for path in self.options.read_only_paths]
         for mount in self._host_mounts:
             source = Path(mount["source"])
+            if not source.exists():
+                source.mkdir(parents=True)  # as container engines do
             mounts.append(bwrap.Mount(source, mount["target"], writable=not mount.get("read_only", False)))
         if self.options.handoff:
             mounts.append(bwrap.Mount(self.options.handoff.resolve(), HANDOFF, writable=self._is_agents))
@@ -308,7 +310,8 @@ class BubblewrapEnvironment(BaseEnvironment):
 
     async def _download(self, source: str, target: Path | str, flags: str, names: Iterable[str] | None = None) -> None:
         what = "." if names is None else ""
-        script = f"exec tar -c --ignore-failed-read {flags} -C {shlex.quote(source)} {what}"
+        # --hard-dereference: each name of a file gets the content, as links are not unpacked.
+        script = f"exec tar -c --ignore-failed-read --hard-dereference -C {shlex.quote(source)} {flags} {what}"
         given = "".join(f"{name}\n" for name in names or ())
         refused = await self._drain(script, lambda stream: transfer.unpack(stream, Path(target)), source, given)
         if refused:

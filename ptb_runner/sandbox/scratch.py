@@ -106,11 +106,12 @@ def _end(recorded: list[str], timeout_sec: float = 2) -> None:
 
 
 def _start_time(pid: int) -> int:
-    """Clock ticks from boot to the start of a process, which with its pid names it; 0 when there is none."""
+    """Clock ticks from boot to the start of a process, which with its pid names it; 0 when it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+        state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return 0
+    return 0 if state in (b"Z", b"X") else int(fields[18])
 
 
 def delete(folder: Path) -> bool:
