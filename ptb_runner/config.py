@@ -317,7 +317,8 @@ def composed(config: DictConfig | dict[str, Any]) -> DictConfig:
 
 def typed(config: DictConfig | dict[str, Any]) -> Config:
     """The configuration as plain dataclasses, all interpolations resolved (also ${oc.env:NAME})."""
-    return OmegaConf.to_object(composed(config))  # type: ignore[return-value]
+    checked = isinstance(config, DictConfig) and OmegaConf.get_type(config) is Config and "hydra" not in config
+    return OmegaConf.to_object(config if checked else composed(config))  # type: ignore[return-value, arg-type]
 
 
 def without_secrets(node: Any) -> Any:

@@ -119,7 +119,7 @@ def verifier_settings(config: Config) -> dict[str, Any]:
         "benchmark": config.benchmark.id,
         "handoff": "/handoff",
         "logs": "/logs/verifier",
-        "evaluate": ["python3", "/tests/evaluate.py"],
+        "evaluate": ["python3", "-I", "/tests/evaluate.py"],
         "tries": evaluation.tries,
         "try_timeout_sec": round(evaluation.try_timeout_hours * 3600, 3),
         "metric": "accuracy",

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptb_runner import cell as cells
-from ptb_runner import provenance
+from ptb_runner import provenance, redact
 from ptb_runner.cell import Cell, read_json, write_json, write_status
 from ptb_runner.config import Config, KeepModel, Kind
 from ptb_runner.explain import UsageError
 from ptb_runner.outcome import SCORED, Outcome, score, trial_record, worst
+from ptb_runner.redact import Redactor
 from ptb_runner.render import agent_hours
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from harbor.models.job.config import JobConfig
     from harbor.models.trial.config import TrialConfig
     from harbor.trial.hooks import TrialHookEvent
+    from harbor.trial.trial import Trial
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +74,9 @@ def run_cell(folder: Path, show: Callable[[Progress], Any] | None = None) -> dic
     with cells.locked(cell.folder):
         _check_task(cell)
         _quiet_harbor()
-        return asyncio.run(_run(cell, show))
+        secrets = redact.redactor(cell)
+        secrets.log_files()
+        return asyncio.run(_run(cell, secrets, show))
 
 
 def _check_task(cell: Cell) -> None:
@@ -91,30 +95,40 @@ def _quiet_harbor() -> None:
     logging.getLogger("harbor").setLevel(logging.INFO)
 
 
-async def _run(cell: Cell, show: Callable[[Progress], Any] | None) -> dict[str, Any]:
+async def _run(cell: Cell, secrets: Redactor, show: Callable[[Progress], Any] | None) -> dict[str, Any]:
     started_at = cells.now()
+    _reap(cell)
     plan = await _plan(cell)
-    _set_aside_unfinished(cell)
+    _set_aside_unfinished(cell, secrets)
     progress = Progress(expected=len(plan.trial_configs))
     for config in plan.trial_configs:
         record = _finished(cell, config.trial_name)
         if record:
             progress.finished[config.trial_name] = record["outcome"]
     missing = [config for config in plan.trial_configs if config.trial_name not in progress.finished]
-    _write_job(cell, plan)
+    _write_job(cell, plan, secrets)
     display = show(progress) if show else None
     if display:
         display.__enter__()
     try:
-        cancelled = await _run_missing(cell, missing, progress)
+        cancelled = await _run_missing(cell, missing, progress, secrets)
     finally:
         if display:
             display.__exit__(None, None, None)
-    _write_job(cell, plan)
+    _write_job(cell, plan, secrets)
     result = write_result(cell, [config.trial_name for config in plan.trial_configs], started_at)
     _sweep_handoffs(cell, result["trials"])
     _report(cell, progress, "cancelled" if cancelled else "finished")
     return result
+
+
+def _reap(cell: Cell) -> None:
+    """Remove what runners that were killed left behind, this cell's or another's."""
+    from ptb_runner.sandbox import bubblewrap
+
+    base = getattr(cell.config.backend, "scratch_dir", None)
+    for folder in bubblewrap.reap(Path(base) if base else None):
+        log.info("removed the sandbox of a runner that is gone: %s", folder)
 
 
 # --- Harbor's configuration -------------------------------------------------------------------------
@@ -237,10 +251,11 @@ def _attempt(name: str) -> int:
     return int(name.rpartition("__")[2])
 
 
-def _set_aside_unfinished(cell: Cell) -> None:
+def _set_aside_unfinished(cell: Cell, secrets: Redactor) -> None:
     """Move away what an interrupted or killed runner left half done."""
     for folder in sorted(cell.job.glob("*__*")):
         if folder.is_dir() and _finished(cell, folder.name) is None:
+            secrets.folder(folder)
             set_aside(cell, folder.name)
 
 
@@ -260,10 +275,10 @@ def set_aside_outcomes(cell: Cell, outcomes: list[str]) -> None:
             set_aside(cell, folder.name)
 
 
-async def _run_missing(cell: Cell, missing: list[TrialConfig], progress: Progress) -> bool:
+async def _run_missing(cell: Cell, missing: list[TrialConfig], progress: Progress, secrets: Redactor) -> bool:
     """Run trials, `concurrency` at a time; True when interrupted."""
     slots = asyncio.Semaphore(cell.config.concurrency)
-    tasks = [asyncio.create_task(_run_trial(cell, config, progress, slots)) for config in missing]
+    tasks = [asyncio.create_task(_run_trial(cell, config, progress, slots, secrets)) for config in missing]
     if not tasks:
         return False
     interrupted = _on_interrupt(tasks)
@@ -303,20 +318,22 @@ def _forget_interrupts() -> None:
         asyncio.get_running_loop().remove_signal_handler(number)
 
 
-async def _run_trial(cell: Cell, config: TrialConfig, progress: Progress, slots: asyncio.Semaphore) -> None:
+async def _run_trial(
+    cell: Cell, config: TrialConfig, progress: Progress, slots: asyncio.Semaphore, secrets: Redactor
+) -> None:
     """One trial, run again after an infrastructure error as often as the configuration allows."""
     name, retry = config.trial_name, cell.config.retry
     async with slots:
-        record = await _run_once(cell, config, progress)
+        record = await _run_once(cell, config, progress, secrets)
         for number in range(retry.infra_errors):
-            if record["outcome"] != Outcome.infra_error:
-                break
+            if record["outcome"] != Outcome.infra_error or record["error"]["phase"] == "verifier":
+                break  # once the agent has worked, doing it all again is for the user to decide
             wait = retry.wait_sec * 2**number
             progress.notify(f"{name}: infra_error, again in {wait:g} s{_because(record)}")
             progress.phase(name, "waiting")
             await asyncio.sleep(wait)
             set_aside(cell, name)
-            record = await _run_once(cell, config, progress)
+            record = await _run_once(cell, config, progress, secrets)
         progress.end(name, record["outcome"], _detail(record))
         _report(cell, progress, "running")
 
@@ -332,12 +349,33 @@ def _because(record: dict[str, Any]) -> str:
     return f": {error['type']}: {first[0][:200]}" if error and first else ""
 
 
-async def _run_once(cell: Cell, config: TrialConfig, progress: Progress) -> dict[str, Any]:
+async def _run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets: Redactor) -> dict[str, Any]:
     """Run one Harbor trial; whatever it raises becomes the trial's recorded error, never another trial's."""
-    from harbor.trial.hooks import TrialEvent
     from harbor.trial.trial import Trial
 
     name = config.trial_name
+    folder = cell.job / name
+    progress.phase(name, "starting")
+    (cell.handoff / name).mkdir(parents=True, exist_ok=True)
+    try:
+        trial = await Trial.create(config.model_copy(deep=True))
+        _follow(trial, cell, progress, secrets)
+        await trial.run()
+    except Exception as error:
+        # A constructor's error (a network policy that the backend cannot enforce, say) leaves no result.
+        log.exception("trial %s", name)
+        _record_failure(folder, error)
+    finally:
+        progress.running.pop(name, None)
+        await asyncio.to_thread(secrets.folder, folder)  # a snapshot can be large
+    return trial_record(folder, _attempt(name))
+
+
+def _follow(trial: Trial, cell: Cell, progress: Progress, secrets: Redactor) -> None:
+    """Have a trial tell its phases, to the display and to status.json."""
+    from harbor.trial.hooks import TrialEvent
+
+    name = trial.config.trial_name
     phases = {
         TrialEvent.START: "starting",
         TrialEvent.ENVIRONMENT_START: "sandbox",
@@ -345,24 +383,15 @@ async def _run_once(cell: Cell, config: TrialConfig, progress: Progress) -> dict
         TrialEvent.AGENT_END: "collecting",
         TrialEvent.VERIFICATION_START: "verifier",
     }
-    progress.phase(name, "starting")
-    (cell.handoff / name).mkdir(parents=True, exist_ok=True)
-    try:
-        trial = await Trial.create(config.model_copy(deep=True))
-        for event, phase in phases.items():
+    for event, phase in phases.items():
 
-            async def entered(_: TrialHookEvent, phase: str = phase) -> None:
-                progress.phase(name, phase)
+        async def entered(_: TrialHookEvent, phase: str = phase) -> None:
+            if phase == "starting":
+                secrets.folder(cell.job / name)  # Harbor has just written its configuration, arguments and all
+            progress.phase(name, phase)
+            _report(cell, progress, "running")
 
-            trial.add_hook(event, entered)
-        await trial.run()
-    except Exception as error:
-        # A constructor's error (a network policy that the backend cannot enforce, say) leaves no result.
-        log.exception("trial %s", name)
-        _record_failure(cell.job / name, error)
-    finally:
-        progress.running.pop(name, None)
-    return trial_record(cell.job / name, _attempt(name))
+        trial.add_hook(event, entered)
 
 
 def _record_failure(trial_dir: Path, error: Exception) -> None:
@@ -376,7 +405,7 @@ def _record_failure(trial_dir: Path, error: Exception) -> None:
 # --- What is left behind ----------------------------------------------------------------------------
 
 
-def _write_job(cell: Cell, plan: JobPlan) -> None:
+def _write_job(cell: Cell, plan: JobPlan, secrets: Redactor) -> None:
     """Harbor's own files of the job, from its own models, so that its readers and viewer accept the folder."""
     from harbor.models.trial.result import TrialResult
     from pydantic import ValidationError
@@ -391,8 +420,8 @@ def _write_job(cell: Cell, plan: JobPlan) -> None:
     job = plan.aggregate(results, n_total_trials=len(plan.trial_configs))
     if len(results) < len(plan.trial_configs):
         job.finished_at = None
-    (cell.job / "config.json").write_text(plan.config.model_dump_json(indent=4))
-    (cell.job / "lock.json").write_text(plan.job_lock.model_dump_json(indent=4, exclude_none=True))
+    (cell.job / "config.json").write_text(secrets.text(plan.config.model_dump_json(indent=4)))
+    (cell.job / "lock.json").write_text(secrets.text(plan.job_lock.model_dump_json(indent=4, exclude_none=True)))
     (cell.job / "result.json").write_text(job.model_dump_json(indent=4, exclude={"trial_results"}))
 
 

@@ -163,6 +163,10 @@ class Box:
             try:
                 code = await self.wait(job, timeout_sec)
             finally:
+                await asyncio.wait([writer], timeout=KILL_SEC)
+                if not writer.done():
+                    # A process inside kept the other end, and does not read: only its death frees the thread.
+                    self.kill()
                 (problem,) = await asyncio.gather(writer, return_exceptions=True)
             if isinstance(problem, BaseException) and not isinstance(problem, BrokenPipeError):
                 raise problem

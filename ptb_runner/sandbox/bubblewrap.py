@@ -8,11 +8,12 @@ host's, read-only). A public network is the host's own, with its loopback servic
 """
 
 import asyncio
+import contextlib
 import os
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, override
 
@@ -73,11 +74,12 @@ def unsupported(task_dir: Path) -> list[str]:
     except (OSError, ValueError) as problem:
         return [f"{task_dir}/task.toml cannot be read: {problem}"]
     reasons: list[str] = []
-    for where, section in (("environment", task), ("verifier.environment", task.get("verifier", {}))):
-        reasons += [f"[{where}] {reason}" for reason in _config_reasons(section.get("environment", {}))]
+    reasons += [f"[environment] {reason}" for reason in _config_reasons(task.get("environment", {}))]
     for folder in [task_dir / "environment", task_dir / "tests", *sorted(task_dir.glob("steps/*/tests"))]:
         reasons += _definition_reasons(folder)
     for step in [task, *task.get("steps", [])]:
+        verifier = step.get("verifier", {}).get("environment", {})
+        reasons += [f"[verifier.environment] {reason}" for reason in _config_reasons(verifier)]
         for role in ("agent", "verifier"):
             config = step.get(role, {})
             if config.get("user") not in ROOT:
@@ -87,8 +89,8 @@ def unsupported(task_dir: Path) -> list[str]:
     return reasons
 
 
-def _config_reasons(config: dict[str, Any]) -> list[str]:
-    """Reasons in one [environment] section."""
+def _config_reasons(config: dict[str, Any], read_only: Iterable[Path] = ()) -> list[str]:
+    """Reasons in one [environment] section. `read_only`: host folders that the workdir must not hide."""
     found = {
         f"docker_image {config.get('docker_image')!r} needs a container engine": config.get("docker_image"),
         f"gpus = {config.get('gpus')}: no GPU is passed in": config.get("gpus"),
@@ -96,7 +98,7 @@ def _config_reasons(config: dict[str, Any]) -> list[str]:
         "os 'windows': only Linux": str(config.get("os", "linux")).lower() == "windows",
         "network_mode 'allowlist': the network is public or none": config.get("network_mode") == "allowlist",
     }
-    workdir = bwrap.workdir_problem(config.get("workdir") or DEFAULT_WORKDIR)
+    workdir = bwrap.workdir_problem(config.get("workdir") or DEFAULT_WORKDIR, read_only)
     return [reason for reason, true in found.items() if true] + ([workdir] if workdir else [])
 
 
@@ -140,16 +142,9 @@ class BubblewrapEnvironment(BaseEnvironment):
 
     @override
     def _validate_definition(self) -> None:
-        config = self.task_env_config
-        reasons = _config_reasons(
-            {
-                **config.model_dump(include={"docker_image", "gpus", "tpu", "workdir"}),
-                "os": "windows" if self.os == TaskOS.WINDOWS else "linux",
-            }
-        )
-        reasons += _definition_reasons(self.environment_dir)
-        if hidden := bwrap.workdir_problem(self.workdir, self.options.read_only_paths):
-            reasons = list(dict.fromkeys([*reasons, hidden]))
+        config = self.task_env_config.model_dump(include={"docker_image", "gpus", "tpu", "workdir"})
+        config["os"] = "windows" if self.os == TaskOS.WINDOWS else "linux"
+        reasons = _config_reasons(config, self.options.read_only_paths) + _definition_reasons(self.environment_dir)
         reasons += [f"a mount of type {mount['type']!r}" for mount in self._host_mounts if mount["type"] != "bind"]
         if reasons:
             raise ValueError(f"bubblewrap cannot run this task ({'; '.join(reasons)}): {OTHER_BACKENDS}.")
@@ -318,14 +313,25 @@ class BubblewrapEnvironment(BaseEnvironment):
             self.logger.warning(f"left out of the copy of {source}: {'; '.join(refused[:20])}")
 
     async def _feed(self, script: str, write: Callable[[int], object]) -> None:
-        code, said = await self._running().feed(self._command(script, "/"), write, TRANSFER_SEC)
+        with _in_time("upload"):
+            code, said = await self._running().feed(self._command(script, "/"), write, TRANSFER_SEC)
         if code != 0:
             raise RuntimeError(f"upload failed with exit code {code}: {said.strip()}")
 
     async def _drain[T](self, script: str, read: Callable[[transfer.PipeReader], T], source: str, given: str = "") -> T:
         command = self._command(script, "/")
-        code, said, result = await self._running().drain(command, read, TRANSFER_SEC, given)
+        with _in_time(f"download of {source}"):
+            code, said, result = await self._running().drain(command, read, TRANSFER_SEC, given)
         if code not in TAR_OK or isinstance(result, Exception):
             reason = said.strip() if code not in TAR_OK and said.strip() else f"exit code {code}, {result!r}"
             raise RuntimeError(f"download of {source} failed: {reason}")
         return result
+
+
+@contextlib.contextmanager
+def _in_time(what: str) -> Iterator[None]:
+    """Harbor would take a bare TimeoutError for one of its own."""
+    try:
+        yield
+    except TimeoutError:
+        raise RuntimeError(f"{what} took more than {TRANSFER_SEC} seconds") from None
