@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ptb_runner.sandbox import box, bubblewrap
 from ptb_runner.sandbox.bubblewrap import BubblewrapEnvironment
 from ptb_runner.sandbox.transfer import PipeReader, Refused, unpack, unpack_file
 
@@ -131,6 +132,34 @@ def test_a_download_is_not_held_up_by_who_keeps_the_pipe(run, tmp_path):
         code, _, result = await env._running().drain(env._command("sleep 99 &"), lambda stream: stream.read(9), 5)
         assert (code, result) == (0, b"")
         assert asyncio.get_running_loop().time() - begun < 2
+
+    run(body)
+
+
+def test_an_upload_that_nobody_reads_ends(run, monkeypatch):
+    monkeypatch.setattr(box, "KILL_SEC", 0.5)
+
+    async def body(env: BubblewrapEnvironment) -> None:
+        def write(fd: int) -> None:
+            with os.fdopen(fd, "wb") as stream:
+                stream.write(bytes(1 << 20))
+
+        holder = env._command("sleep 99 <&0 & exit 0")
+        code, _ = await asyncio.wait_for(env._running().feed(holder, write, 5), 4)
+        assert code == 0
+        with pytest.raises(RuntimeError, match="gone"):
+            await env.download_dir("/app", "/nowhere")
+
+    run(body)
+
+
+def test_a_transfer_that_takes_too_long_is_no_harbor_timeout(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(bubblewrap, "TRANSFER_SEC", 0.3)
+
+    async def body(env: BubblewrapEnvironment) -> None:
+        await env.exec("truncate -s 900G huge")
+        with pytest.raises(RuntimeError, match=r"download of /app took more than 0\.3 seconds"):
+            await env.download_dir("/app", tmp_path / "out")
 
     run(body)
 
