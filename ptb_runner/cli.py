@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ptb_runner import config as configs
@@ -182,7 +182,8 @@ def _run(config: DictConfig) -> int:
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     try:
-        cell = plan.prepare(config, folder, list(hydra.overrides.task))
+        typed = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # secrets stay ${oc.env:NAME}
+        cell = plan.prepare(config, folder, typed)  # type: ignore[arg-type]
     except UsageError as error:
         _discard_if_new(folder)
         return _fail(str(error))
