@@ -143,7 +143,7 @@ def _error_of(result: dict[str, Any], outcome: Outcome, reason: str | None) -> d
     own_words = reason is not None and outcome not in (Outcome.agent_timeout, Outcome.cancelled)
     kind = str(outcome) if own_words else raised.get("exception_type") or str(outcome)
     message = reason if own_words else raised.get("exception_message") or reason or ""
-    return _error(kind, message or "", _phase(result))
+    return _error(kind, message or "", _phase(result, None if own_words else raised.get("occurred_at")))
 
 
 def _error(kind: str, message: str, phase: str | None) -> dict[str, Any]:
@@ -158,9 +158,17 @@ _PHASES = (
 )
 
 
-def _phase(result: dict[str, Any]) -> str | None:
-    """The last phase that was begun."""
-    return next((name for key, name in _PHASES if (result.get(key) or {}).get("started_at")), None)
+def _phase(result: dict[str, Any], when: str | None) -> str | None:
+    """The last phase that was begun, until `when` if it is known: Harbor also verifies after an agent's error."""
+    begun = [((result.get(key) or {}).get("started_at"), name) for key, name in _PHASES]
+    return next((name for start, name in begun if start and not _is_after(start, when)), None)
+
+
+def _is_after(time: str, limit: str | None) -> bool:
+    try:
+        return datetime.fromisoformat(time) > datetime.fromisoformat(limit or "")
+    except (TypeError, ValueError):
+        return False
 
 
 def _record(

@@ -326,7 +326,7 @@ async def _run_trial(
     async with slots:
         record = await _run_once(cell, config, progress, secrets)
         for number in range(retry.infra_errors):
-            if record["outcome"] != Outcome.infra_error or record["error"]["phase"] == "verifier":
+            if record["outcome"] != Outcome.infra_error or record["error"]["phase"] in ("agent", "verifier"):
                 break  # once the agent has worked, doing it all again is for the user to decide
             wait = retry.wait_sec * 2**number
             progress.notify(f"{name}: infra_error, again in {wait:g} s{_because(record)}")

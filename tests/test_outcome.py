@@ -32,11 +32,11 @@ def harbor_result(
     error_after_sec: float = 5,
     message: str = "what went wrong",
 ) -> dict[str, Any]:
-    """What Harbor writes for a trial: 10 s of sandbox, 20 s of agent, 30 s of verifier, each if the error came later."""
+    """What Harbor writes: 10 s of sandbox, 20 s of agent, 30 s of verifier, each unless the error came before."""
 
     def timing(begin: float, end: float) -> TimingInfo | None:
-        if error and error_after_sec < begin:
-            return None
+        if error and error_after_sec < begin and not (begin == 30 and rewards is not None):
+            return None  # Harbor goes on to the verifier after some errors of the agent
         return TimingInfo(started_at=START + timedelta(seconds=begin), finished_at=START + timedelta(seconds=end))
 
     raised = error and ExceptionInfo(
@@ -185,9 +185,9 @@ def test_numbers_that_json_cannot_hold_are_null_in_the_metrics(tmp_path):
 
 
 def test_a_timeout_keeps_reward_and_error(tmp_path):
-    found = record(tmp_path, harbor_result("AgentTimeoutError", RIGHT, error_after_sec=30))
+    found = record(tmp_path, harbor_result("AgentTimeoutError", RIGHT, error_after_sec=29))
     assert (found["outcome"], found["reward"]) == ("agent_timeout", 0.8)
-    assert found["error"] == {"type": "AgentTimeoutError", "message": "what went wrong", "phase": "verifier"}
+    assert found["error"] == {"type": "AgentTimeoutError", "message": "what went wrong", "phase": "agent"}
 
 
 def test_the_verifiers_reason_is_the_error(tmp_path):
@@ -201,6 +201,11 @@ def test_the_verifiers_reason_is_the_error(tmp_path):
 def test_the_error_names_the_phase(tmp_path, after_sec, phase):
     found = record(tmp_path, harbor_result("ValueError", error_after_sec=after_sec))
     assert found["error"]["phase"] == phase
+
+
+def test_an_agents_error_is_the_agents_though_a_verifier_came_after_it(tmp_path):
+    found = record(tmp_path, harbor_result("ValueError", {"reward": 0}, error_after_sec=25))
+    assert (found["outcome"], found["error"]["phase"]) == ("infra_error", "agent")
 
 
 def test_a_long_message_is_cut_from_its_start(tmp_path):
