@@ -80,8 +80,10 @@ def _sandbox_problems(config: Config) -> list[str]:
 
     options = bubblewrap.BubblewrapOptions(**sandbox_options(config.backend))
     found = bubblewrap.problems(options)
-    if config.benchmark.path:
-        found += bubblewrap.unsupported(Path(config.benchmark.path))
+    path = Path(config.benchmark.path or "")
+    # The folder may be gone, or named from elsewhere, when a cell that has its own copy of the task is resumed.
+    if config.benchmark.path and path.is_dir() and (reasons := bubblewrap.unsupported(path)):
+        found.append(f"{path}: backend=bubblewrap cannot run it: {'; '.join(reasons)}\n  {bubblewrap.OTHER_BACKENDS}")
     return found
 
 
