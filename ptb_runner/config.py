@@ -154,6 +154,7 @@ class BackendConfig:
     keep_model: KeepModel = option(
         KeepModel.scored, "Which final_model folders stay in the cell's folder: never, scored or always.", result=False
     )
+    usd_per_gpu_hour: float = option(0.0, "Price of one GPU for one hour (dollars).", least=0, result=False)
 
 
 @dataclass
@@ -177,6 +178,37 @@ class InlineConfig(LauncherConfig):
     """In the process that was started."""
 
     kind: str = option("inline", "Which launcher.", result=False)
+    max_cells: int = option(4, "Cells of a sweep that run at once.", least=1, result=False)
+    max_trials: int | None = option(
+        None, "Trials that run at once over all cells of a sweep; null: no such limit.", least=1, result=False
+    )
+
+
+@dataclass
+class DebugConfig(LauncherConfig):
+    """In the process that was started, one cell after another, with a debugger at the first error of the runner."""
+
+    kind: str = option("debug", "Which launcher.", result=False)
+
+
+@dataclass
+class SweepConfig:
+    """How a command line with -m becomes cells."""
+
+    zip: list[list[str]] = option(
+        [], "Swept keys that go together instead of being combined, such as [[benchmark,model]].", result=False
+    )
+    file: str | None = option(None, "A file with the overrides of one cell on each line.", result=False)
+
+
+@dataclass
+class LimitsConfig:
+    """Caps on what a sweep may spend: new cells are not started beyond them, running ones finish."""
+
+    max_gpu_hours: float | None = option(None, "GPU-hours of a sweep; null: no cap.", above=0, result=False)
+    max_usd: float | None = option(
+        None, "Dollars of a sweep (LLM costs and backend.usd_per_gpu_hour); null: no cap.", above=0, result=False
+    )
 
 
 @dataclass
@@ -209,12 +241,15 @@ class Config:
     concurrency: int = option(4, "Trials at once.", least=1, result=False)
     seed: int = option(0, "Seed for the task's own programs (PTB_SEED in the sandbox).", least=0)
     dry_run: bool = option(False, "Render and check everything, print the plan, launch nothing.", result=False)
+    fail_fast: bool = option(False, "Start no further cell of a sweep after one that failed.", result=False)
+    sweep: SweepConfig = option(SweepConfig, "How -m becomes cells.", result=False)
+    limits: LimitsConfig = option(LimitsConfig, "Caps on what a sweep may spend.", result=False)
     retry: RetryConfig = option(RetryConfig, "What is tried again.", result=False)
     progress: ProgressConfig = option(ProgressConfig, "How progress is shown.", result=False)
 
 
 BACKENDS: dict[str, type[BackendConfig]] = {"bubblewrap": BubblewrapConfig}
-LAUNCHERS: dict[str, type[LauncherConfig]] = {"inline": InlineConfig}
+LAUNCHERS: dict[str, type[LauncherConfig]] = {"inline": InlineConfig, "debug": DebugConfig}
 GROUPS = ("benchmark", "model", "agent", "backend", "launcher")
 
 

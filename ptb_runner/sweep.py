@@ -1,0 +1,302 @@
+"""Many cells from one command line: expand, compose, check all, plan, and hand them to a launcher.
+
+Nothing is launched, and nothing left on disk, unless every cell is sound. `sweep.yaml` lists all cells before
+the first one starts; running the same command again in the same folder finishes what is missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from ptb_runner import cell as cells
+from ptb_runner import check, plan
+from ptb_runner.cell import Cell
+from ptb_runner.config import Config, typed, without_secrets
+from ptb_runner.explain import UsageError, explain, nearest
+
+log = logging.getLogger(__name__)
+
+MOST_CELLS = 20_000
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One cell before it is on disk: what varies (`overrides`), and its configuration, typed and as plain data."""
+
+    number: int
+    overrides: list[str]
+    config: Config
+    plain: dict[str, Any]
+
+
+# --- The command line -> overrides of each cell -------------------------------------------------------
+
+
+def expand(arguments: list[str], settings: DictConfig) -> list[list[str]]:
+    """The overrides of each cell.
+
+    Every `key=a,b` is an axis, and cells are all combinations. The keys of one group of `sweep.zip` go together,
+    first with first, second with second. Each line of `sweep.file` is one cell more, or less, of that product.
+    Raises UsageError when the groups do not fit.
+    """
+    axes = _axes(arguments)
+    for group in settings.zip:
+        axes = _zipped(axes, list(group))
+    product = [list(itertools.chain(*combination)) for combination in itertools.product(*axes.values())]
+    rows = list(_rows(Path(settings.file))) if settings.file else [[]]
+    found = [_merged(combination, row) for combination in product for row in rows]
+    if len(found) > MOST_CELLS:
+        raise UsageError(f"the sweep has {len(found)} cells, more than {MOST_CELLS}\n  split it into several")
+    return found
+
+
+def _axes(arguments: list[str]) -> dict[str, list[tuple[str, ...]]]:
+    axes: dict[str, list[tuple[str, ...]]] = {}
+    for override in OverridesParser.create().parse_overrides(arguments):
+        key = override.get_key_element()
+        if key.startswith("sweep."):
+            continue
+        if not override.is_sweep_override():
+            axes[key] = [(str(override.input_line),)]
+        elif override.is_discrete_sweep():
+            axes[key] = [(f"{key}={value}",) for value in override.sweep_string_iterator()]
+        else:
+            raise UsageError(f"command line: {override.input_line}: an interval cannot be swept\n  list the values")
+    return axes
+
+
+def _zipped(axes: dict[str, list[tuple[str, ...]]], group: list[str]) -> dict[str, list[tuple[str, ...]]]:
+    """Join the axes of a group into one, at the place of the first."""
+    for key in group:
+        if key not in axes:
+            guess = nearest(key, axes)
+            hint = f"did you mean {guess}?" if guess else f"swept are: {', '.join(axes) or 'none'}"
+            raise UsageError(f"sweep.zip: {key!r} is not swept on the command line\n  {hint}")
+    lengths = {key: len(axes[key]) for key in group}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+        raise UsageError(f"sweep.zip: the values of {group} do not pair up: {counts}\n  give each as many values")
+    joined = [tuple(itertools.chain(*rows)) for rows in zip(*(axes[key] for key in group), strict=True)]
+    return {key: joined if key == group[0] else axis for key, axis in axes.items() if key not in group[1:]}
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    """The cells of a file: a line of overrides each, quoted as in a shell; empty lines and # comments are skipped."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"sweep.file={path}: cannot be read: {error}") from None
+    rows = 0
+    for number, line in enumerate(lines, 1):
+        try:
+            words = shlex.split(line, comments=True)
+            overrides = OverridesParser.create().parse_overrides(words)
+        except (ValueError, HydraException) as error:
+            raise UsageError(f"{path}, line {number}: {str(error).splitlines()[0]}") from None
+        if any(override.is_sweep_override() for override in overrides):
+            raise UsageError(f"{path}, line {number}: a line is one cell, it cannot sweep\n  write a line for each")
+        if words:
+            rows += 1
+            yield words
+    if not rows:
+        raise UsageError(f"sweep.file={path}: has no cell\n  each line holds the overrides of one cell")
+
+
+def _merged(first: list[str], then: list[str]) -> list[str]:
+    """Two lists of overrides; where both name a key, the second one's value stands."""
+    named = {text.partition("=")[0].lstrip("+~"): text for text in (*first, *then)}
+    return list(named.values())
+
+
+# --- Composing and checking ---------------------------------------------------------------------------
+
+
+def compose(loader: ConfigLoaderImpl, master: DictConfig, jobs: list[list[str]]) -> Iterator[DictConfig | Exception]:
+    """Compose every job as Hydra's own `load_sweep_config` does, or yield what it raised.
+
+    Loading the files of the groups is what takes Hydra's time; jobs that choose the same files share it, and
+    differ by the values laid over them. A test compares the outcome with Hydra's own.
+    """
+    loaded: dict[tuple[str, ...], DictConfig | Exception] = {}
+    for job in jobs:
+        choices, values = _split(loader, job)
+        key = tuple(sorted(override.input_line or "" for override in choices))
+        if key not in loaded:
+            loaded[key] = _load(loader, master, [str(override.input_line) for override in choices])
+        base = loaded[key]
+        yield base if isinstance(base, Exception) else _with_values(base, values)
+
+
+def _split(loader: ConfigLoaderImpl, job: list[str]) -> tuple[list[Override], list[Override]]:
+    """Overrides that choose files, and those that set values."""
+    choices, values = [], []
+    for override in OverridesParser.create().parse_overrides(job):
+        chooses = loader.repository.group_exists(override.get_key_element().lstrip("+~").split("@")[0])
+        (choices if chooses else values).append(override)
+    return choices, values
+
+
+def _load(loader: ConfigLoaderImpl, master: DictConfig, choices: list[str]) -> DictConfig | Exception:
+    try:
+        config = loader.load_sweep_config(master, choices)
+    except (HydraException, OmegaConfBaseException) as error:
+        return error
+    with read_write(config), open_dict(config):
+        config.pop("hydra")
+    return config
+
+
+def _with_values(base: DictConfig, values: list[Override]) -> DictConfig | Exception:
+    config = base.copy()
+    try:
+        ConfigLoaderImpl._apply_overrides_to_config(values, config)
+    except (HydraException, OmegaConfBaseException) as error:
+        return error
+    return config
+
+
+def check_all(
+    loader: ConfigLoaderImpl, master: DictConfig, jobs: list[list[str]], conf_dirs: list[str]
+) -> list[Composed]:
+    """Compose and check every cell; raises UsageError that lists all bad ones, equal faults once."""
+    good: list[Composed] = []
+    bad: dict[str, list[int]] = {}
+    for number, (job, config) in enumerate(zip(jobs, compose(loader, master, jobs), strict=True)):
+        faults = [explain(config, conf_dirs)] if isinstance(config, Exception) else check.problems(config, conf_dirs)
+        if not faults and not isinstance(config, Exception):
+            good.append(Composed(number, job, typed(config), without_secrets(config)))
+        for fault in faults:
+            bad.setdefault(fault, []).append(number)
+    if not bad:
+        _preflight(good, bad)
+    _one_launcher(good, bad)
+    if bad:
+        raise UsageError("\nerror: ".join(_faults(bad, jobs)))
+    return good
+
+
+def _preflight(good: list[Composed], bad: dict[str, list[int]]) -> None:
+    """Look at this machine once for each different need, not once a cell."""
+    groups: dict[str, list[Composed]] = {}
+    for cell in good:
+        need = [cell.plain[key] for key in ("agent", "backend", "benchmark")]
+        groups.setdefault(json.dumps(need, sort_keys=True, default=str), []).append(cell)
+    for alike in groups.values():
+        for fault in plan.preflight(alike[0].config):
+            bad.setdefault(fault, []).extend(cell.number for cell in alike)
+
+
+def _one_launcher(good: list[Composed], bad: dict[str, list[int]]) -> None:
+    different = {json.dumps(cell.plain["launcher"], sort_keys=True): cell.number for cell in good}
+    if len(different) > 1:
+        fault = "launcher: all cells of a sweep have the same launcher\n  start a sweep for each launcher"
+        bad.setdefault(fault, []).extend(different.values())
+
+
+def _faults(bad: dict[str, list[int]], jobs: list[list[str]]) -> Iterator[str]:
+    """Each fault with the cells that have it."""
+    for fault, numbers in bad.items():
+        which = f"cell {numbers[0]} ({' '.join(jobs[numbers[0]])})" if len(numbers) == 1 else _many(numbers)
+        yield f"{which}: {fault}"
+
+
+def _many(numbers: list[int]) -> str:
+    listed = ", ".join(str(number) for number in numbers[:8])
+    return f"cells {listed}{f' and {len(numbers) - 8} more' if len(numbers) > 8 else ''}"
+
+
+# --- On disk ------------------------------------------------------------------------------------------
+
+
+def prepare(folder: Path, composed: list[Composed]) -> list[Cell]:
+    """Render every cell below `folder` and write sweep.yaml; cells that are there already keep their place.
+
+    Raises UsageError, listing all cells that cannot be prepared, and takes back what it made.
+    """
+    before = read_sweep(folder)["cells"] if (folder / "sweep.yaml").exists() else []
+    places = _places(before, composed)
+    new = [folder / str(number) for number in places if not (folder / str(number)).exists()]
+    prepared, bad = [], {}
+    for cell, number in zip(composed, places, strict=True):
+        place = folder / str(number)
+        place.mkdir(parents=True, exist_ok=True)
+        try:
+            prepared.append(plan.prepare(cell.plain, place, cell.overrides))
+        except UsageError as error:
+            bad.setdefault(str(error), []).append(cell.number)
+    if bad:
+        for place in new:
+            shutil.rmtree(place, ignore_errors=True)
+        raise UsageError("\nerror: ".join(_faults(bad, [cell.overrides for cell in composed])))
+    _write_sweep(folder, before, prepared)
+    return prepared
+
+
+def _places(before: list[dict[str, Any]], composed: list[Composed]) -> list[int]:
+    """The folder number of each cell: its old one when it was there, else the next that is free."""
+    taken = {_key(entry["overrides"]): entry["number"] for entry in before}
+    free = itertools.count(max(taken.values(), default=-1) + 1)
+    return [taken[key] if (key := _key(cell.overrides)) in taken else next(free) for cell in composed]
+
+
+def _key(overrides: list[str]) -> tuple[str, ...]:
+    """What names a cell within its sweep: its overrides, but for those that cannot change what it measures."""
+    kept = []
+    for text in overrides:
+        name = text.partition("=")[0].lstrip("+~")
+        item = check.find(name)
+        if name != "attempts" and (item is None or item.result):
+            kept.append(text)
+    return tuple(sorted(kept))
+
+
+def read_sweep(folder: Path) -> dict[str, Any]:
+    """The content of sweep.yaml. Raises UsageError when the folder is no sweep's."""
+    path = folder / "sweep.yaml"
+    try:
+        return yaml.load(path.read_text(), yaml.CSafeLoader)
+    except FileNotFoundError:
+        raise UsageError(f"{folder}: no sweep's folder, it has no sweep.yaml") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not readable: {error}") from None
+
+
+def _write_sweep(folder: Path, before: list[dict[str, Any]], prepared: list[Cell]) -> None:
+    entries = {entry["number"]: entry for entry in before}
+    for cell in prepared:
+        number = int(cell.folder.name)
+        entries[number] = {
+            "number": number,
+            "id": cell.id,
+            "overrides": cell.overrides,
+            "folder": cell.folder.name,
+            "benchmark": cell.config.benchmark.id,
+            "model": cell.config.model.id,
+            "agent": cell.config.agent.id,
+            "backend": cell.config.backend.kind,
+        }
+    content = {
+        "schema_version": cells.SCHEMA_VERSION,
+        "updated_at": cells.now(),
+        "launcher": prepared[0].config.launcher.kind,
+        "cells": [entries[number] for number in sorted(entries)],
+    }
+    temporary = folder / ".sweep.yaml.tmp"
+    temporary.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True))
+    temporary.replace(folder / "sweep.yaml")
