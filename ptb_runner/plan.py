@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from ptb_runner import check
-from ptb_runner.cell import Cell, differences, identity_of, read_cell, write_cell, write_status
+from ptb_runner.cell import Cell, differences, identity_of, locked, read_cell, write_cell, write_status
 from ptb_runner.config import Config, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.render import agent_hours, render
@@ -100,8 +100,14 @@ def _one_line(error: Exception) -> str:
 def prepare(config: DictConfig, folder: Path, overrides: list[str]) -> Cell:
     """Render the cell into `folder` and write cell.yaml; a folder that holds the same cell already is taken as it is.
 
-    Raises UsageError when the folder holds another cell, with the difference, or when the task is not valid.
+    Raises UsageError when the folder holds another cell, with the difference, when the task is not valid, or when
+    a runner is at work on the folder: a refused command changes nothing.
     """
+    with locked(folder):
+        return _prepare(config, folder, overrides)
+
+
+def _prepare(config: DictConfig, folder: Path, overrides: list[str]) -> Cell:
     rendered = folder / ".task.new"
     shutil.rmtree(rendered, ignore_errors=True)
     try:
