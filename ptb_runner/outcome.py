@@ -97,7 +97,9 @@ def classify(result: dict[str, Any], verdict: dict[str, Any]) -> tuple[Outcome, 
     said = verdict.get("outcome")
     if said in set(UNSCORABLE) | {Outcome.infra_error}:
         return Outcome(said), verdict.get("reason"), flags
-    if _reward(result) is None or raised in _VERIFIER_FAILED:
+    if raised in _VERIFIER_FAILED:
+        return Outcome.eval_failed, verdict.get("reason"), flags  # without one, Harbor's own words say more
+    if _reward(result) is None:
         return Outcome.eval_failed, verdict.get("reason") or "the verifier left no reward", flags
     return (Outcome.agent_timeout if raised == "AgentTimeoutError" else Outcome.scored), None, flags
 
