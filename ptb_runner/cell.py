@@ -184,8 +184,19 @@ def is_held(folder: Path) -> bool:
         return True
 
 
-def write_status(cell: Cell, state: str, outcome: str | None, attempts: dict[str, Any]) -> None:
-    """Replace status.json. `state` is planned, running, finished or cancelled."""
+def write_status(
+    cell: Cell,
+    state: str,
+    outcome: str | None,
+    attempts: dict[str, Any],
+    spent: dict[str, float] | None = None,
+    error: str | None = None,
+) -> None:
+    """Replace status.json.
+
+    `state` is planned, running, finished, cancelled, skipped (a cap was reached) or failed (the runner itself
+    failed, `error` says how); times in `attempts` are seconds since 1970.
+    """
     write_json(
         cell.folder / "status.json",
         {
@@ -194,6 +205,8 @@ def write_status(cell: Cell, state: str, outcome: str | None, attempts: dict[str
             "state": state,
             "outcome": outcome,
             "attempts": attempts,
+            "spent": spent or {"gpu_hours": 0.0, "usd": 0.0},
+            "error": error,
             "launcher": {"kind": cell.config.launcher.kind, "pid": os.getpid(), "host": socket.gethostname()},
             "updated_at": now(),
         },

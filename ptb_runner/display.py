@@ -112,7 +112,7 @@ def _live(state: Progress) -> Table:
 
 
 def _elapsed(since: float) -> str:
-    return clock(time.monotonic() - since)
+    return clock(time.time() - since)
 
 
 def clock(seconds: float | None) -> str:

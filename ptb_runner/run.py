@@ -8,13 +8,14 @@ was interrupted, or that failed for reasons of infrastructure, is moved aside an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,17 +51,29 @@ class Progress:
     expected: int
     finished: dict[str, str] = field(default_factory=dict)
     running: dict[str, tuple[str, float]] = field(default_factory=dict)
+    gpu_hours: float = 0.0
+    usd: float = 0.0
+    last_error: str | None = None
     notify: Callable[[str], None] = lambda line: None
 
     def phase(self, trial: str, phase: str) -> None:
         """A trial has entered a phase."""
-        self.running[trial] = (phase, time.monotonic())
+        self.running[trial] = (phase, time.time())
 
-    def end(self, trial: str, outcome: str, detail: str) -> None:
+    def end(self, record: dict[str, Any], config: Config) -> None:
         """A trial is over."""
-        self.running.pop(trial, None)
-        self.finished[trial] = outcome
-        self.notify(f"{trial}: {outcome}{detail}")
+        self.count(record, config)
+        self.notify(f"{record['name']}: {record['outcome']}{_detail(record)}")
+
+    def count(self, record: dict[str, Any], config: Config) -> None:
+        """Add a finished trial to what is shown: its outcome, what it cost, its error."""
+        self.running.pop(record["name"], None)
+        self.finished[record["name"]] = record["outcome"]
+        hours, usd = spent(record, config)
+        self.gpu_hours += hours
+        self.usd += usd
+        if record["error"]:
+            self.last_error = f"{record['name']}{_because(record)}"
 
 
 def run_cell(folder: Path, show: Callable[[Progress], Any] | None = None) -> dict[str, Any]:
@@ -76,7 +89,7 @@ def run_cell(folder: Path, show: Callable[[Progress], Any] | None = None) -> dic
         _quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
-        return asyncio.run(_run(cell, secrets, show))
+        return asyncio.run(_run_alone(cell, secrets, show))
 
 
 def _check_task(cell: Cell) -> None:
@@ -95,30 +108,36 @@ def _quiet_harbor() -> None:
     logging.getLogger("harbor").setLevel(logging.INFO)
 
 
-async def _run(cell: Cell, secrets: Redactor, show: Callable[[Progress], Any] | None) -> dict[str, Any]:
+async def _run_alone(cell: Cell, secrets: Redactor, show: Callable[[Progress], Any] | None) -> dict[str, Any]:
+    with Interrupts().handled() as interrupts:
+        _reap(cell)
+        return await run_trials(cell, secrets, interrupts, show=show)
+
+
+async def run_trials(
+    cell: Cell,
+    secrets: Redactor,
+    interrupts: Interrupts,
+    show: Callable[[Progress], Any] | None = None,
+    shared: asyncio.Semaphore | None = None,
+) -> dict[str, Any]:
+    """Run what is missing of a cell that this process holds, and write and return its result."""
     started_at = cells.now()
-    _reap(cell)
     plan = await _plan(cell)
+    names = [config.trial_name for config in plan.trial_configs]
     _set_aside_unfinished(cell, secrets)
-    progress = Progress(expected=len(plan.trial_configs))
-    for config in plan.trial_configs:
-        record = _finished(cell, config.trial_name)
-        if record:
-            progress.finished[config.trial_name] = record["outcome"]
+    progress = Progress(expected=len(names))
+    for name in names:
+        if record := _finished(cell, name):
+            progress.count(record, cell.config)
     missing = [config for config in plan.trial_configs if config.trial_name not in progress.finished]
     _write_job(cell, plan, secrets)
-    display = show(progress) if show else None
-    if display:
-        display.__enter__()
-    try:
-        cancelled = await _run_missing(cell, missing, progress, secrets)
-    finally:
-        if display:
-            display.__exit__(None, None, None)
+    with show(progress) if show else contextlib.nullcontext():
+        await _run_missing(cell, missing, progress, secrets, interrupts, shared)
     _write_job(cell, plan, secrets)
-    result = write_result(cell, [config.trial_name for config in plan.trial_configs], started_at)
+    result = write_result(cell, names, started_at)
     _sweep_handoffs(cell, result["trials"])
-    _report(cell, progress, "cancelled" if cancelled else "finished")
+    _report(cell, progress, "cancelled" if interrupts.seen and len(progress.finished) < len(names) else "finished")
     return result
 
 
@@ -275,55 +294,79 @@ def set_aside_outcomes(cell: Cell, outcomes: list[str]) -> None:
             set_aside(cell, folder.name)
 
 
-async def _run_missing(cell: Cell, missing: list[TrialConfig], progress: Progress, secrets: Redactor) -> bool:
-    """Run trials, `concurrency` at a time; True when interrupted."""
+class Interrupts:
+    """What SIGINT and SIGTERM do to the trials of this process.
+
+    The first one cancels every trial, keeps others from starting, and soon after kills what sandboxes are left;
+    further ones change nothing.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start work that an interrupt cancels."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self.seen:
+            task.cancel()
+        return task
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[Interrupts]:
+        """Handle the signals for as long as this lasts; must be entered in the loop of the main thread."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt, number)
+        try:
+            yield self
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _interrupt(self, number: int) -> None:
+        from ptb_runner.sandbox import bubblewrap
+
+        if self.seen:
+            return
+        self.seen = True
+        log.warning("signal %s: cancelling %d trials", number, len(self._tasks))
+        for task in list(self._tasks):
+            task.cancel()
+        asyncio.get_running_loop().call_later(INTERRUPT_GRACE_SEC, bubblewrap.kill_all)
+
+
+async def _run_missing(
+    cell: Cell,
+    missing: list[TrialConfig],
+    progress: Progress,
+    secrets: Redactor,
+    interrupts: Interrupts,
+    shared: asyncio.Semaphore | None,
+) -> None:
+    """Run trials, `concurrency` of the cell at a time, and of all cells as many as `shared` allows."""
     slots = asyncio.Semaphore(cell.config.concurrency)
-    tasks = [asyncio.create_task(_run_trial(cell, config, progress, slots, secrets)) for config in missing]
+    work = [_run_trial(cell, config, progress, [slots, *([shared] if shared else [])], secrets) for config in missing]
+    tasks = [interrupts.start(one) for one in work]
     if not tasks:
-        return False
-    interrupted = _on_interrupt(tasks)
+        return
     _report(cell, progress, "running")
-    try:
-        await asyncio.wait(tasks)
-    finally:
-        _forget_interrupts()
+    await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled() and (error := task.exception()):
             log.error("a trial ended in an error of the runner", exc_info=error)
-    return bool(interrupted)
-
-
-def _on_interrupt(tasks: list[asyncio.Task[None]]) -> list[int]:
-    """On SIGINT or SIGTERM cancel the trials, and soon after kill what sandboxes are left."""
-    from ptb_runner.sandbox import bubblewrap
-
-    loop = asyncio.get_running_loop()
-    seen: list[int] = []
-
-    def interrupt(number: int) -> None:
-        if not seen:
-            log.warning("signal %s: cancelling %d trials", number, sum(not task.done() for task in tasks))
-            for task in tasks:
-                task.cancel()
-            loop.call_later(INTERRUPT_GRACE_SEC, bubblewrap.kill_all)
-        seen.append(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt, number)
-    return seen
-
-
-def _forget_interrupts() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().remove_signal_handler(number)
 
 
 async def _run_trial(
-    cell: Cell, config: TrialConfig, progress: Progress, slots: asyncio.Semaphore, secrets: Redactor
+    cell: Cell, config: TrialConfig, progress: Progress, slots: list[asyncio.Semaphore], secrets: Redactor
 ) -> None:
     """One trial, run again after an infrastructure error as often as the configuration allows."""
     name, retry = config.trial_name, cell.config.retry
-    async with slots:
+    async with contextlib.AsyncExitStack() as held:
+        for slot in slots:
+            await held.enter_async_context(slot)
         record = await _run_once(cell, config, progress, secrets)
         for number in range(retry.infra_errors):
             if record["outcome"] != Outcome.infra_error or record["error"]["phase"] in ("agent", "verifier"):
@@ -334,8 +377,15 @@ async def _run_trial(
             await asyncio.sleep(wait)
             set_aside(cell, name)
             record = await _run_once(cell, config, progress, secrets)
-        progress.end(name, record["outcome"], _detail(record))
+        progress.end(record, cell.config)
         _report(cell, progress, "running")
+
+
+def spent(record: dict[str, Any], config: Config) -> tuple[float, float]:
+    """What a trial has cost so far: GPU-hours, and dollars for its LLM and those GPUs."""
+    times = record["durations_sec"]
+    hours = config.benchmark.gpus * sum(times[phase] or 0.0 for phase in ("environment", "agent", "verifier")) / 3600
+    return hours, (record["cost_usd"] or 0.0) + hours * config.backend.usd_per_gpu_hour
 
 
 def _detail(record: dict[str, Any]) -> str:
@@ -474,8 +524,9 @@ def _report(cell: Cell, progress: Progress, state: str) -> None:
     attempts = {
         "expected": progress.expected,
         "finished": len(progress.finished),
-        "running": {name: phase for name, (phase, _) in progress.running.items()},
+        "running": {name: {"phase": phase, "since": since} for name, (phase, since) in progress.running.items()},
         "by_outcome": counts,
     }
     outcome = Outcome.cancelled if state == "cancelled" else worst(list(progress.finished.values()))
-    write_status(cell, state, str(outcome) if outcome else None, attempts)
+    spending = {"gpu_hours": round(progress.gpu_hours, 6), "usd": round(progress.usd, 6)}
+    write_status(cell, state, str(outcome) if outcome else None, attempts, spending, progress.last_error)

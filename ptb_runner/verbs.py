@@ -7,6 +7,7 @@ import json
 import logging
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -69,7 +70,7 @@ def _log_to(folder: Path) -> None:
 def status(arguments: list[str]) -> int:
     """Say how far a cell is: its state, its trials and what they are doing."""
     from ptb_runner import cell as cells
-    from ptb_runner.display import console
+    from ptb_runner.display import clock, console
 
     parser = _parser("status")
     parser.add_argument("--json", action="store_true", help="print status.json as it is")
@@ -88,8 +89,10 @@ def status(arguments: list[str]) -> int:
         out.print(f"but no runner is at work on it; next: ptb resume {chosen.folder}", markup=False)
     ended = ", ".join(f"{count} {outcome}" for outcome, count in attempts["by_outcome"].items()) or "none"
     out.print(f"trials over: {attempts['finished']}/{attempts['expected']} ({ended})", markup=False)
-    for name, phase in attempts["running"].items():
-        out.print(f"  {name}: {phase}", markup=False)
+    for name, doing in attempts["running"].items():
+        out.print(f"  {name}: {doing['phase']} for {clock(time.time() - doing['since'])}", markup=False)
+    if state["error"]:
+        out.print(f"last error: {state['error']}", markup=False)
     return 0
 
 
