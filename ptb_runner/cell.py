@@ -189,13 +189,15 @@ def write_status(
     state: str,
     outcome: str | None,
     attempts: dict[str, Any],
+    *,
+    since: dict[str, float] | None = None,
     spent: dict[str, float] | None = None,
     error: str | None = None,
 ) -> None:
     """Replace status.json.
 
     `state` is planned, running, finished, cancelled, skipped (a cap was reached) or failed (the runner itself
-    failed, `error` says how); times in `attempts` are seconds since 1970.
+    failed, `error` says how); `since` is when each running trial entered its phase, in seconds since 1970.
     """
     write_json(
         cell.folder / "status.json",
@@ -205,6 +207,7 @@ def write_status(
             "state": state,
             "outcome": outcome,
             "attempts": attempts,
+            "since": since or {},
             "spent": spent or {"gpu_hours": 0.0, "usd": 0.0},
             "error": error,
             "launcher": {"kind": cell.config.launcher.kind, "pid": os.getpid(), "host": socket.gethostname()},

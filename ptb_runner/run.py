@@ -524,9 +524,16 @@ def _report(cell: Cell, progress: Progress, state: str) -> None:
     attempts = {
         "expected": progress.expected,
         "finished": len(progress.finished),
-        "running": {name: {"phase": phase, "since": since} for name, (phase, since) in progress.running.items()},
+        "running": {name: phase for name, (phase, _) in progress.running.items()},
         "by_outcome": counts,
     }
     outcome = Outcome.cancelled if state == "cancelled" else worst(list(progress.finished.values()))
-    spending = {"gpu_hours": round(progress.gpu_hours, 6), "usd": round(progress.usd, 6)}
-    write_status(cell, state, str(outcome) if outcome else None, attempts, spending, progress.last_error)
+    write_status(
+        cell,
+        state,
+        str(outcome) if outcome else None,
+        attempts,
+        since={name: since for name, (_, since) in progress.running.items()},
+        spent={"gpu_hours": round(progress.gpu_hours, 6), "usd": round(progress.usd, 6)},
+        error=progress.last_error,
+    )

@@ -89,8 +89,8 @@ def status(arguments: list[str]) -> int:
         out.print(f"but no runner is at work on it; next: ptb resume {chosen.folder}", markup=False)
     ended = ", ".join(f"{count} {outcome}" for outcome, count in attempts["by_outcome"].items()) or "none"
     out.print(f"trials over: {attempts['finished']}/{attempts['expected']} ({ended})", markup=False)
-    for name, doing in attempts["running"].items():
-        out.print(f"  {name}: {doing['phase']} for {clock(time.time() - doing['since'])}", markup=False)
+    for name, phase in attempts["running"].items():
+        out.print(f"  {name}: {phase} for {clock(time.time() - state['since'][name])}", markup=False)
     if state["error"]:
         out.print(f"last error: {state['error']}", markup=False)
     return 0
