@@ -53,6 +53,7 @@ class Progress:
     running: dict[str, tuple[str, float]] = field(default_factory=dict)
     gpu_hours: float = 0.0
     usd: float = 0.0
+    trial_sec: float = 0.0
     last_error: str | None = None
     notify: Callable[[str], None] = lambda line: None
 
@@ -72,6 +73,7 @@ class Progress:
         hours, usd = spent(record, config)
         self.gpu_hours += hours
         self.usd += usd
+        self.trial_sec += record["durations_sec"]["total"] or 0.0
         if record["error"]:
             self.last_error = f"{record['name']}{_because(record)}"
 
@@ -85,14 +87,14 @@ def run_cell(folder: Path, show: Callable[[Progress], Any] | None = None) -> dic
     """
     cell = cells.read_cell(folder.resolve())
     with cells.locked(cell.folder):
-        _check_task(cell)
-        _quiet_harbor()
+        check_task(cell)
+        quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
         return asyncio.run(_run_alone(cell, secrets, show))
 
 
-def _check_task(cell: Cell) -> None:
+def check_task(cell: Cell) -> None:
     """Refuse a task that is not the one that was rendered: its results would be filed under the wrong name."""
     if cells.content_hash(cell.task) != cell.identity["task_sha256"]:
         raise UsageError(
@@ -101,7 +103,7 @@ def _check_task(cell: Cell) -> None:
         )
 
 
-def _quiet_harbor() -> None:
+def quiet_harbor() -> None:
     """Keep Harbor off the network and the console. Its exit otherwise takes 14 s and reports to a third party."""
     os.environ["HARBOR_TELEMETRY"] = "0"
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
@@ -110,7 +112,7 @@ def _quiet_harbor() -> None:
 
 async def _run_alone(cell: Cell, secrets: Redactor, show: Callable[[Progress], Any] | None) -> dict[str, Any]:
     with Interrupts().handled() as interrupts:
-        _reap(cell)
+        reap(cell)
         return await run_trials(cell, secrets, interrupts, show=show)
 
 
@@ -141,7 +143,7 @@ async def run_trials(
     return result
 
 
-def _reap(cell: Cell) -> None:
+def reap(cell: Cell) -> None:
     """Remove what runners that were killed left behind, this cell's or another's."""
     from ptb_runner.sandbox import bubblewrap
 
@@ -374,6 +376,7 @@ async def _run_trial(
             wait = retry.wait_sec * 2**number
             progress.notify(f"{name}: infra_error, again in {wait:g} s{_because(record)}")
             progress.phase(name, "waiting")
+            _report(cell, progress, "running")
             await asyncio.sleep(wait)
             set_aside(cell, name)
             record = await _run_once(cell, config, progress, secrets)
@@ -534,6 +537,10 @@ def _report(cell: Cell, progress: Progress, state: str) -> None:
         str(outcome) if outcome else None,
         attempts,
         since={name: since for name, (_, since) in progress.running.items()},
-        spent={"gpu_hours": round(progress.gpu_hours, 6), "usd": round(progress.usd, 6)},
+        spent={
+            "gpu_hours": round(progress.gpu_hours, 6),
+            "usd": round(progress.usd, 6),
+            "trial_sec": round(progress.trial_sec, 3),
+        },
         error=progress.last_error,
     )
