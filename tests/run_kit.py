@@ -106,6 +106,13 @@ REWARD_IF_OK = 'if [ "$(cat answer.txt)" = ok ]; then echo 1; else echo 0; fi > 
 # --- Processes ----------------------------------------------------------------------------------------
 
 
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @dataclass
 class Running:
     """A command under way in a process of its own; `cell` is its folder, `scratch` its sandboxes' place."""
@@ -131,8 +138,7 @@ class Running:
 
     def leftovers(self, processes: list[psutil.Process]) -> list[Any]:
         """What is left of sandboxes: processes that still run, and scratch folders."""
-        alive = [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-        return [*alive, *self.scratch.glob("ptb-sandboxes-*/*")]
+        return [*filter(is_alive, processes), *self.scratch.glob("ptb-sandboxes-*/*")]
 
     def end(self, number: int, within_sec: float = 3, times: int = 1) -> int:
         """Send a signal, check that all is gone in time, and return the exit code."""
