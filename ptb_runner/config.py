@@ -68,6 +68,13 @@ class KeepModel(Enum):
     always = "always"
 
 
+class OnInterrupt(Enum):
+    """What Ctrl-C does to jobs that run elsewhere."""
+
+    leave = "leave"
+    cancel = "cancel"
+
+
 @dataclass
 class EvaluationConfig:
     """How the verifier scores `final_model` (kind post_train)."""
@@ -192,6 +199,47 @@ class DebugConfig(LauncherConfig):
 
 
 @dataclass
+class SubmititLocalConfig(LauncherConfig):
+    """In background processes on this machine, one a cell."""
+
+    kind: str = option("submitit_local", "Which launcher.", result=False)
+    max_cells: int = option(2, "Cells of a sweep that run at once.", least=1, result=False)
+    wait: bool = option(True, "Wait until all cells are over; false returns at once.", result=False)
+    on_interrupt: OnInterrupt = option(
+        OnInterrupt.leave, "What Ctrl-C does to the cells: leave them running, or cancel them.", result=False
+    )
+
+
+@dataclass
+class SlurmConfig(LauncherConfig):
+    """In Slurm jobs, one array task a cell."""
+
+    kind: str = option("slurm", "Which launcher.", result=False)
+    partition: str | None = option(None, "Partition; null: the cluster's default.", result=False)
+    account: str | None = option(None, "Account to charge; null: the user's default.", result=False)
+    qos: str | None = option(None, "Quality of service; null: the default.", result=False)
+    gres: str | None = option(None, "Generic resources of a job, such as gpu:1.", result=False)
+    cpus_per_task: int | None = option(None, "CPU cores of a job; null: the cluster's default.", least=1, result=False)
+    mem_gb: float | None = option(None, "Memory of a job (GiB); null: the cluster's default.", above=0, result=False)
+    time_hours: float = option(
+        24.0, "Time limit of a job (hours); a cell that needs longer is requeued.", above=0, result=False
+    )
+    array_parallelism: int | None = option(None, "Cells that run at once; null: no limit.", least=1, result=False)
+    max_array_size: int | None = option(None, "Cells in one array; null: ask the cluster.", least=1, result=False)
+    max_requeues: int = option(3, "Times a job is requeued when its time is up.", least=0, result=False)
+    extra: dict[str, str] = option({}, "Further options of sbatch, such as constraint: a100.", result=False)
+    setup: list[str] = option([], "Shell lines run in the job before the cell.", result=False)
+    signal_delay_sec: int = option(
+        120, "Time to stop cleanly before the time limit ends the job (seconds).", least=1, result=False
+    )
+    wait: bool = option(True, "Wait until all cells are over; false returns at once.", result=False)
+    on_interrupt: OnInterrupt = option(
+        OnInterrupt.leave, "What Ctrl-C does to the jobs: leave them running, or cancel them.", result=False
+    )
+    poll_sec: float = option(10.0, "Seconds between questions to the cluster.", above=0, result=False)
+
+
+@dataclass
 class SweepConfig:
     """How a command line with -m becomes cells."""
 
@@ -249,7 +297,12 @@ class Config:
 
 
 BACKENDS: dict[str, type[BackendConfig]] = {"bubblewrap": BubblewrapConfig}
-LAUNCHERS: dict[str, type[LauncherConfig]] = {"inline": InlineConfig, "debug": DebugConfig}
+LAUNCHERS: dict[str, type[LauncherConfig]] = {
+    "inline": InlineConfig,
+    "debug": DebugConfig,
+    "submitit_local": SubmititLocalConfig,
+    "slurm": SlurmConfig,
+}
 GROUPS = ("benchmark", "model", "agent", "backend", "launcher")
 
 
