@@ -41,8 +41,11 @@ class PtbLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from ptb_runner import sweep
 
-        sweep.launch(self.hydra_context.config_loader, self.config, [list(cell) for cell in job_overrides])
-        return []
+        from ptb_runner.cli import BeforeRun
+
+        jobs = [list(cell) for cell in job_overrides]
+        # Hydra drops what a sweep returns; an exit code gets through.
+        raise SystemExit(sweep.launch(self.hydra_context.config_loader, self.config, jobs, BeforeRun.folders))
 
 
 # Plain dictionaries: Hydra imports this file in a way in which dataclasses do not work.

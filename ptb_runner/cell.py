@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig
 
-from ptb_runner.config import Config, options, typed, without_secrets
+from ptb_runner.config import Config, options, typed
 from ptb_runner.explain import UsageError
 
 SCHEMA_VERSION = 1
@@ -91,13 +90,12 @@ def content_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def identity_of(config: DictConfig, task: Path) -> dict[str, Any]:
+def identity_of(config: dict[str, Any], task: Path) -> dict[str, Any]:
     """What makes a cell the cell it is: every option marked `result`, and the rendered task's content.
 
     Two cells with equal identities measure the same thing; concurrency, folders and launchers are not in it.
     """
-    plain = without_secrets(config)
-    identity = {item.key: _at(plain, item.key) for item in options(config) if item.result}
+    identity = {item.key: _at(config, item.key) for item in options(config) if item.result}
     if identity.get("benchmark.path"):
         # Where the folder lay does not matter: its content was copied, and is hashed below.
         identity["benchmark.path"] = Path(identity["benchmark.path"]).name
@@ -123,18 +121,18 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
 
 
-def write_cell(folder: Path, config: DictConfig, identity: dict[str, Any], overrides: list[str]) -> Cell:
+def write_cell(folder: Path, config: dict[str, Any], identity: dict[str, Any], overrides: list[str]) -> Cell:
     """Write cell.yaml (secrets only as ${oc.env:NAME}) and return the cell."""
     content = {
         "schema_version": SCHEMA_VERSION,
         "cell_id": cell_id(identity),
         "created_at": now(),
         "overrides": overrides,
-        "config": without_secrets(config),
+        "config": config,
         "identity": identity,
     }
     temporary = folder / ".cell.yaml.tmp"
-    temporary.write_text(yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True))
+    temporary.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False, width=120, allow_unicode=True))
     temporary.replace(folder / "cell.yaml")
     return read_cell(folder)
 
@@ -146,7 +144,7 @@ def read_cell(folder: Path) -> Cell:
     """
     path = folder / "cell.yaml"
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(), yaml.CSafeLoader)
         return Cell(folder, content["cell_id"], typed(content["config"]), content["identity"], content["overrides"])
     except FileNotFoundError:
         raise UsageError(f"{folder}: no cell's folder, it has no cell.yaml") from None
@@ -208,9 +206,16 @@ def write_status(
             "outcome": outcome,
             "attempts": attempts,
             "since": since or {},
-            "spent": spent or {"gpu_hours": 0.0, "usd": 0.0},
+            "spent": spent or {"gpu_hours": 0.0, "usd": 0.0, "trial_sec": 0.0},
             "error": error,
             "launcher": {"kind": cell.config.launcher.kind, "pid": os.getpid(), "host": socket.gethostname()},
             "updated_at": now(),
         },
     )
+
+
+def mark(cell: Cell, state: str, error: str) -> None:
+    """Set a cell's state from outside its run (failed, skipped, lost); what it had finished stays counted."""
+    before = read_json(cell.folder / "status.json") or {}
+    attempts = before.get("attempts") or {"expected": cell.config.attempts, "finished": 0, "by_outcome": {}}
+    write_status(cell, state, before.get("outcome"), attempts | {"running": {}}, spent=before.get("spent"), error=error)

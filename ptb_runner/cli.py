@@ -61,8 +61,6 @@ def _dispatch(argv: list[str]) -> int:
         guess = explain.nearest(argv[0], verbs.VERBS)
         hint = f"did you mean `ptb {guess}`?" if guess else f"the verbs are: {', '.join(verbs.VERBS)}"
         raise UsageError(f"there is no verb {argv[0]!r}\n  {hint}")
-    if any(flag in argv for flag in ("-m", "--multirun")):
-        raise UsageError("sweeps (-m) are not there yet\n  run the cells one after another, each without -m")
     return _hydra(argv)
 
 
@@ -144,7 +142,7 @@ class BeforeRun(Callback):
         chosen = any(text.startswith("hydra.run.dir=") for text in config.hydra.overrides.hydra)
         if not chosen:
             with read_write(config):
-                config.hydra.run.dir = str(_new_folder(Path(config.hydra.run.dir)))
+                config.hydra.run.dir = str(new_folder(Path(config.hydra.run.dir)))
 
     def _check(self, config: DictConfig) -> None:
         from ptb_runner import plan
@@ -159,7 +157,7 @@ class BeforeRun(Callback):
             raise SystemExit(USAGE)
 
 
-def _new_folder(wanted: Path) -> Path:
+def new_folder(wanted: Path) -> Path:
     """Make a folder that no other run has, also when several start in the same second."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
     for number in range(1, 10_000):
@@ -191,7 +189,7 @@ def _run(config: DictConfig) -> int:
     out = display.console()
     if config.dry_run:
         display.print_plan(planned, out)
-        out.print(f"nothing was launched; next: ptb resume {shown(folder)}", markup=False)
+        out.print(f"nothing was launched; next: ptb resume {display.shown(folder)}", markup=False)
         return OK
     for warning in planned.warnings:
         out.print(f"note: {warning}", markup=False)
@@ -206,12 +204,6 @@ def _discard_if_new(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def shown(folder: Path) -> Path:
-    """A folder as the user would type it: relative to where they stand if it lies below."""
-    folder = folder.resolve()
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-
-
 def run_and_show(folder: Path) -> int:
     """Run what is missing of a cell, with progress and a closing table, and return the exit code."""
     from ptb_runner import cell as cells
@@ -220,7 +212,7 @@ def run_and_show(folder: Path) -> int:
 
     cell = cells.read_cell(folder)
     out = display.console()
-    out.print(f"cell {cell.id} in {shown(folder)}", markup=False)
+    out.print(f"cell {cell.id} in {display.shown(folder)}", markup=False)
     warnings.simplefilter("ignore")  # libraries' notes to their developers; logging has what matters
     try:
         result = run.run_cell(
@@ -230,9 +222,10 @@ def run_and_show(folder: Path) -> int:
         raise
     except Exception as error:
         log.exception("the runner failed")
-        _fail(f"{type(error).__name__}: {str(error)[:500]}\n  the whole story is in {shown(folder) / 'runner.log'}")
+        where = display.shown(folder) / "runner.log"
+        _fail(f"{type(error).__name__}: {str(error)[:500]}\n  the whole story is in {where}")
         return UNSCORED
-    display.print_result(result, cell, shown(folder), out)
+    display.print_result(result, cell, display.shown(folder), out)
     outcomes = [trial["outcome"] for trial in result["trials"]]
     state = (cells.read_json(folder / "status.json") or {}).get("state")
     if Outcome.cancelled in outcomes or state == "cancelled":

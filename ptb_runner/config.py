@@ -356,7 +356,7 @@ class Option:
         return not inside  # NaN compares false with everything, and so is outside
 
 
-def options(config: DictConfig | None = None) -> list[Option]:
+def options(config: DictConfig | dict[str, Any] | None = None) -> list[Option]:
     """Every option of the schema, depth first, in the order of definition.
 
     Backends and launchers have options of their own: those of the choice made in `config`, or of all
@@ -371,11 +371,12 @@ def options(config: DictConfig | None = None) -> list[Option]:
     return list(found.values())
 
 
-def _choices(group: str, cls: Any, config: DictConfig | None) -> list[Any]:
+def _choices(group: str, cls: Any, config: DictConfig | dict[str, Any] | None) -> list[Any]:
     kinds = {"backend": BACKENDS, "launcher": LAUNCHERS}.get(group)
     if kinds is None:
         return [cls]
-    kind = OmegaConf.select(config, f"{group}.kind", throw_on_missing=False) if config is not None else None
+    chosen = config[group] if config is not None and not OmegaConf.is_missing(config, group) else {}
+    kind = chosen.get("kind")
     return [kinds[kind]] if kind in kinds else list(kinds.values())
 
 

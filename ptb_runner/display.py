@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
@@ -22,6 +22,11 @@ from ptb_runner.plan import Plan
 from ptb_runner.render import duration
 from ptb_runner.run import Progress
 
+if TYPE_CHECKING:
+    from ptb_runner.results.collect import Collected
+    from ptb_runner.watch import CellState
+
+ROWS = 40  # cells that a table lists
 SHOWN = 16  # trials that the live view lists; the rest is counted
 _PHASES = ("waiting", "starting", "sandbox", "agent", "collecting", "verifier")
 
@@ -35,6 +40,12 @@ def console() -> Console:
 def errors() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def shown(folder: Path) -> Path:
+    """A folder as the user would type it: relative to where they stand if it lies below."""
+    folder = folder.resolve()
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def print_plan(plan: Plan, out: Console) -> None:
@@ -177,3 +188,66 @@ def next_command(result: dict[str, Any], folder: Path) -> str:
 
 def _number(value: float | None) -> str:
     return "null" if value is None else f"{value:.4f}"
+
+
+# --- Sweeps -------------------------------------------------------------------------------------------
+
+
+def print_sweep_plan(folder: Path, plans: list[Plan], out: Console) -> None:
+    """The plan of a sweep: its cells (the first ones of many), and what it takes in all."""
+    table = Table(title=f"Plan: {len(plans)} cells in {shown(folder)}", title_justify="left")
+    for name in ("cell", "benchmark", "model", "agent", "backend", "trials", "agent's limit", "GPU-hours at most"):
+        table.add_column(name)
+    for plan in plans[:ROWS]:
+        config = plan.cell.config
+        limit = duration(plan.agent_hours) if plan.agent_hours is not None else "the task's own"
+        names = (config.benchmark.id, config.model.id, config.agent.id, config.backend.kind)
+        table.add_row(plan.cell.folder.name, *map(escape, names), str(plan.n_trials), limit, f"{plan.gpu_hours:g}")
+    out.print(table)
+    if len(plans) > ROWS:
+        out.print(f"and {len(plans) - ROWS} more cells in {shown(folder) / 'sweep.yaml'}", markup=False)
+    for line in _sweep_plan_lines(plans):
+        out.print(line, markup=False)
+
+
+def _sweep_plan_lines(plans: list[Plan]) -> Iterator[str]:
+    config = plans[0].cell.config
+    keys = {name: found for plan in plans for name, found in plan.keys.items()}
+    hours = sum(plan.gpu_hours for plan in plans)
+    price = f", ${hours * config.backend.usd_per_gpu_hour:.2f}" if config.backend.usd_per_gpu_hour else ""
+    yield f"{sum(plan.n_trials for plan in plans)} trials, launcher {config.launcher.kind}"
+    yield f"keys: {', '.join(f'{name} (found)' if ok else f'{name} (missing)' for name, ok in keys.items()) or 'none'}"
+    yield f"cost ceiling: {hours:g} GPU-hours{price}, and what the agents' LLMs cost"
+    yield from (f"note: {warning}" for warning in dict.fromkeys(text for plan in plans for text in plan.warnings))
+
+
+def print_sweep(folder: Path, collected: Collected, out: Console) -> None:
+    """The closing table of a sweep, what went wrong, and what to type next."""
+    from ptb_runner import watch
+
+    states = watch.read(folder)
+    table = Table(title=str(shown(folder)), title_justify="left")
+    for name in ("cell", "benchmark x model x agent", "state", "outcome", "trials"):
+        table.add_column(name)
+    for state in states[:ROWS]:
+        trials = f"{state.finished}/{state.expected}"
+        table.add_row(str(state.number), escape(state.label), state.state, state.outcome or "-", trials)
+    out.print(table)
+    if len(states) > ROWS:
+        out.print(f"and {len(states) - ROWS} more cells in {shown(folder) / 'results.csv'}", markup=False)
+    failed = [state for state in states if state.error and state.outcome != "scored"]
+    for state in failed[:10]:
+        out.print(watch.ending(state), markup=False)
+    for problem in collected.problems[:10]:
+        out.print(f"not collected: {problem}", markup=False)
+    out.print(collected.headline, markup=False)
+    out.print(f"results: {shown(folder) / 'leaderboard.md'}", markup=False)
+    out.print(f"next: {_next_for(folder, states)}", markup=False)
+
+
+def _next_for(folder: Path, states: list[CellState]) -> str:
+    if any(state.finished < state.expected or state.state in ("failed", "skipped", "lost") for state in states):
+        return f"ptb resume {shown(folder)}"
+    if any(state.outcome == Outcome.infra_error for state in states):
+        return f"ptb resume {shown(folder)} --retry infra_error"
+    return f"harbor view {shown(folder) / '0'}"

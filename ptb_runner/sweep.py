@@ -221,6 +221,61 @@ def _many(numbers: list[int]) -> str:
     return f"cells {listed}{f' and {len(numbers) - 8} more' if len(numbers) > 8 else ''}"
 
 
+# --- Launching ----------------------------------------------------------------------------------------
+
+
+def launch(loader: ConfigLoaderImpl, master: DictConfig, jobs: list[list[str]], conf_dirs: list[str]) -> int:
+    """Check, prepare, plan and run a sweep, and return the exit code of the command.
+
+    Raises UsageError, with nothing launched, when any cell is not sound.
+    """
+    from ptb_runner import display
+
+    composed = check_all(loader, master, jobs, conf_dirs)
+    folder, new = _folder(master)
+    try:
+        prepared = prepare(folder, composed)
+    except UsageError:
+        if new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    out = display.console()
+    display.print_sweep_plan(folder, [plan.plan(cell) for cell in prepared], out)
+    if composed[0].config.dry_run:
+        out.print(f"nothing was launched; next: ptb resume {display.shown(folder)}", markup=False)
+        return 0
+    return run(folder, prepared)
+
+
+def _folder(master: DictConfig) -> tuple[Path, bool]:
+    """The sweep's folder: the one that was asked for, else one of its own; and whether it is new."""
+    from ptb_runner.cli import new_folder
+
+    wanted = Path(master.hydra.sweep.dir)
+    if any(text.startswith("hydra.sweep.dir=") for text in master.hydra.overrides.hydra):
+        new = not wanted.exists()
+        wanted.mkdir(parents=True, exist_ok=True)
+        return wanted.resolve(), new
+    return new_folder(wanted).resolve(), True
+
+
+def run(folder: Path, prepared: list[Cell]) -> int:
+    """Run what is missing of the cells of a sweep where their launcher says, then collect; returns the exit code."""
+    from ptb_runner import display, launch
+    from ptb_runner.results.collect import collect
+
+    out = display.console()
+    ended = launch.launch(folder, prepared, out)
+    if ended is launch.Ended.detached:
+        out.print(f"the jobs go on; next: ptb status {display.shown(folder)} or ptb stop {display.shown(folder)}")
+        return 0
+    collected = collect(folder)
+    display.print_sweep(folder, collected, out)
+    if ended is launch.Ended.interrupted:
+        return 130
+    return 0 if collected.complete else 1
+
+
 # --- On disk ------------------------------------------------------------------------------------------
 
 
