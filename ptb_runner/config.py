@@ -375,8 +375,10 @@ def _choices(group: str, cls: Any, config: DictConfig | dict[str, Any] | None) -
     kinds = {"backend": BACKENDS, "launcher": LAUNCHERS}.get(group)
     if kinds is None:
         return [cls]
-    chosen = config[group] if config is not None and not OmegaConf.is_missing(config, group) else {}
-    kind = chosen.get("kind")
+    plain = (
+        config if isinstance(config, dict) else OmegaConf.to_container(config or OmegaConf.create({}), resolve=False)
+    )
+    kind = plain.get(group, {}).get("kind") if isinstance(plain, dict) and plain.get(group) != MISSING else None
     return [kinds[kind]] if kind in kinds else list(kinds.values())
 
 
