@@ -122,7 +122,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def write_cell(folder: Path, config: dict[str, Any], identity: dict[str, Any], overrides: list[str]) -> Cell:
-    """Write cell.yaml (secrets only as ${oc.env:NAME}) and return the cell."""
+    """Write cell.yaml from plain data without secrets, and return the cell."""
     content = {
         "schema_version": SCHEMA_VERSION,
         "cell_id": cell_id(identity),
@@ -134,7 +134,7 @@ def write_cell(folder: Path, config: dict[str, Any], identity: dict[str, Any], o
     temporary = folder / ".cell.yaml.tmp"
     temporary.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False, width=120, allow_unicode=True))
     temporary.replace(folder / "cell.yaml")
-    return read_cell(folder)
+    return Cell(folder, content["cell_id"], typed(config), identity, overrides)
 
 
 def read_cell(folder: Path) -> Cell:

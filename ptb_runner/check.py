@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def warnings(cell: Config) -> list[str]:
     return found
 
 
-def _unknown_keys(config: DictConfig, known: list[Option]) -> Iterator[str]:
+def _unknown_keys(config: DictConfig, known: Sequence[Option]) -> Iterator[str]:
     """Keys that were forced in with `+`: Hydra lets them through, nothing would read them."""
     keys = {item.key for item in known}
     parents = {key.rpartition(".")[0] for key in keys}
@@ -103,7 +103,7 @@ def _kinds(config: DictConfig) -> Iterator[str]:
             yield f"{group}.kind={kind}: there is no such {group}\n  choose one with {group}=NAME: {', '.join(kinds)}"
 
 
-def _out_of_bounds(config: DictConfig, known: list[Option]) -> Iterator[str]:
+def _out_of_bounds(config: DictConfig, known: Sequence[Option]) -> Iterator[str]:
     for item in known:
         value = OmegaConf.select(config, item.key)
         if item.violated_by(value):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -306,6 +307,7 @@ LAUNCHERS: dict[str, type[LauncherConfig]] = {
 GROUPS = ("benchmark", "model", "agent", "backend", "launcher")
 
 
+@functools.cache
 def register() -> None:
     """Make the schema known to Hydra, as `schema` and `<group>/<kind>_schema`."""
     store = ConfigStore.instance()
@@ -356,30 +358,35 @@ class Option:
         return not inside  # NaN compares false with everything, and so is outside
 
 
-def options(config: DictConfig | dict[str, Any] | None = None) -> list[Option]:
+def options(config: DictConfig | dict[str, Any] | None = None) -> tuple[Option, ...]:
     """Every option of the schema, depth first, in the order of definition.
 
     Backends and launchers have options of their own: those of the choice made in `config`, or of all
     choices without one.
     """
+    return _known_options(_kind(config, "backend"), _kind(config, "launcher"))
+
+
+def _kind(config: DictConfig | dict[str, Any] | None, group: str) -> str | None:
+    if isinstance(config, DictConfig):
+        return OmegaConf.select(config, f"{group}.kind", throw_on_missing=False)
+    return (config or {}).get(group, {}).get("kind")
+
+
+@functools.cache
+def _known_options(backend: str | None, launcher: str | None) -> tuple[Option, ...]:
     found: dict[str, Option] = {}
     hints = get_type_hints(Config)
+    choices = {"backend": _classes(BACKENDS, backend), "launcher": _classes(LAUNCHERS, launcher)}
     for item in dataclasses.fields(Config):
-        for cls in _choices(item.name, hints[item.name], config):
+        for cls in choices.get(item.name, [hints[item.name]]):
             for known in _options(item, cls, ""):
                 found.setdefault(known.key, known)
-    return list(found.values())
+    return tuple(found.values())
 
 
-def _choices(group: str, cls: Any, config: DictConfig | dict[str, Any] | None) -> list[Any]:
-    kinds = {"backend": BACKENDS, "launcher": LAUNCHERS}.get(group)
-    if kinds is None:
-        return [cls]
-    plain = (
-        config if isinstance(config, dict) else OmegaConf.to_container(config or OmegaConf.create({}), resolve=False)
-    )
-    kind = plain.get(group, {}).get("kind") if isinstance(plain, dict) and plain.get(group) != MISSING else None
-    return [kinds[kind]] if kind in kinds else list(kinds.values())
+def _classes[T](kinds: dict[str, type[T]], chosen: str | None) -> list[type[T]]:
+    return [kinds[chosen]] if chosen in kinds else list(kinds.values())
 
 
 def _options(item: dataclasses.Field[Any], kind: Any, prefix: str) -> Iterator[Option]:
@@ -395,15 +402,17 @@ def _options(item: dataclasses.Field[Any], kind: Any, prefix: str) -> Iterator[O
 
 def composed(config: DictConfig | dict[str, Any]) -> DictConfig:
     """A configuration (Hydra's, or the one in a cell.yaml) laid over the schema, which checks names and types."""
-    register()
-    store = ConfigStore.instance()
-    plain = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else dict(config)
-    plain.pop("hydra", None)  # type: ignore[union-attr]
-    base = OmegaConf.create(store.load("schema.yaml").node)
-    for group in ("backend", "launcher"):
-        kind = plain[group]["kind"]  # type: ignore[index]
-        OmegaConf.update(base, group, store.load(f"{group}/{kind}_schema.yaml").node)
-    return OmegaConf.merge(base, plain)  # type: ignore[return-value]
+    plain: Any = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else dict(config)
+    plain.pop("hydra", None)
+    return OmegaConf.merge(_schema(plain["backend"]["kind"], plain["launcher"]["kind"]), plain)  # type: ignore[return-value]
+
+
+@functools.cache
+def _schema(backend: str, launcher: str) -> DictConfig:
+    schema = OmegaConf.structured(Config)
+    schema.backend = BACKENDS[backend]
+    schema.launcher = LAUNCHERS[launcher]
+    return schema
 
 
 def typed(config: DictConfig | dict[str, Any]) -> Config:

@@ -6,14 +6,18 @@ Files ending in .j2 are filled in by Jinja2 and lose the suffix; all others are 
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptb_runner.config import Config
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import TEMPLATES
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def render(config: Config, task: Path) -> None:
@@ -51,8 +55,18 @@ def _lay(layer: Path, task: Path, config: Config) -> None:
 def _filled(template: Path, config: Config) -> str:
     import jinja2
 
+    try:
+        return _templates(template.parent).get_template(template.name).render(_context(config))
+    except jinja2.TemplateError as error:
+        raise UsageError(f"{template}: {error}") from None
+
+
+@functools.cache
+def _templates(folder: Path) -> jinja2.Environment:
+    import jinja2
+
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
+        loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -60,10 +74,7 @@ def _filled(template: Path, config: Config) -> str:
     )
     environment.filters["toml"] = json.dumps  # TOML's basic strings, numbers and arrays are written as JSON's
     environment.filters["duration"] = duration
-    try:
-        return environment.get_template(template.name).render(_context(config))
-    except jinja2.TemplateError as error:
-        raise UsageError(f"{template}: {error}") from None
+    return environment
 
 
 def _share(task: Path, name: str) -> None:
