@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import time
@@ -176,10 +177,11 @@ async def _plan(cell: Cell) -> JobPlan:
 
 
 def _short_task_name(cell: Cell, task_name: str) -> str:
-    """The rendered folder is called `task`, which says nothing: name trials after the benchmark."""
+    """The rendered folder is called `task`, which says nothing: name trials after the benchmark, fit for a folder."""
     own = cell.config.benchmark
     name = Path(own.path).resolve().name if own.path else own.id
-    return (name if task_name == "task" else task_name)[:40]
+    chosen = name if task_name == "task" else task_name
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", chosen).strip("-.")[:40] or "task"
 
 
 def _job_id(cell: Cell) -> Any:
