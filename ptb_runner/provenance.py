@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from ptb_runner.cell import Cell
+from ptb_runner.cell import Cell, read_json
 from ptb_runner.paths import PACKAGE
 
 
@@ -45,9 +45,9 @@ def deviations(cell: Cell) -> list[str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit and dirty flag of the checkout that this program runs from; None for an installed one."""
+    """Commit and dirty flag of the checkout that this program runs from, or was copied from; None when installed."""
     if not (PACKAGE.parent / ".git").exists():
-        return None
+        return read_json(PACKAGE.parent / "git.json")  # left by launch/frozen.py
     commit = _git("rev-parse", "HEAD")
     return {"commit": commit, "dirty": bool(_git("status", "--porcelain"))} if commit else None
 

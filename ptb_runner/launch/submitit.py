@@ -1,0 +1,280 @@
+"""Cells in jobs of their own, through submitit: Slurm array tasks, or background processes on this machine.
+
+Nothing here is needed for the jobs to run: any process that sees the sweep's folder can ask how they are, wait for
+them or cancel them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ptb_runner import watch
+from ptb_runner.cell import Cell, is_held, locked, mark, now, read_cell, read_json, write_json
+from ptb_runner.config import Config, LauncherConfig, OnInterrupt, SlurmConfig, SubmititLocalConfig
+from ptb_runner.explain import UsageError
+from ptb_runner.launch import Ended, frozen, job, pool, slurm
+from ptb_runner.launch.inline import is_over
+
+# A cluster that has not answered for so long is taken to have lost the jobs.
+SILENCE_SEC = 600.0
+_LOCAL_POLL_SEC = 0.5
+
+
+class Where(StrEnum):
+    """Where a cell's job is."""
+
+    queued = "queued"
+    running = "running"
+    over = "over"  # the cell's own status tells how it ended
+    cancelled = "cancelled"
+    lost = "lost"  # gone, though the cell is not over
+    unknown = "unknown"  # the cluster does not answer, not yet for long
+
+
+WAITED_FOR = frozenset({Where.queued, Where.running, Where.unknown})
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A cell's job: where it is, its id (None: not known), and why, in words for people."""
+
+    where: Where
+    job_id: str | None
+    reason: str = ""
+
+
+def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
+    """Submit what is not over, and wait for it unless `launcher.wait=false`; Ctrl-C leaves or cancels the jobs."""
+    settings = cells[0].config.launcher
+    assert isinstance(settings, SlurmConfig | SubmititLocalConfig)
+    submit(sweep, cells)
+    if not settings.wait:
+        return Ended.detached
+    with watch.shown(sweep, cells[0].config.progress.interval_sec, out):
+        try:
+            wait(sweep, cells, settings.poll_sec if isinstance(settings, SlurmConfig) else _LOCAL_POLL_SEC)
+        except KeyboardInterrupt:
+            if settings.on_interrupt is OnInterrupt.leave:
+                return Ended.detached
+            cancel(sweep, [_number(cell) for cell in cells])
+            return Ended.interrupted
+    return Ended.over
+
+
+def problems(settings: LauncherConfig, cells: list[Config]) -> list[str]:
+    """What would keep the cells from running with this launcher, a text of one or two lines each."""
+    return slurm.problems(settings, cells) if isinstance(settings, SlurmConfig) else []
+
+
+def _number(cell: Cell) -> int:
+    return int(cell.folder.name)
+
+
+# --- Submission ---------------------------------------------------------------------------------------
+
+
+def submit(sweep: Path, cells: list[Cell]) -> None:
+    """Give every cell that is not over, and has no job that works for it, a new job.
+
+    Raises UsageError when the cluster refuses; what it had taken until then runs.
+    """
+    sweep = sweep.resolve()
+    before = states(sweep)
+    if unknown := next((one for one in before.values() if one.where is Where.unknown), None):
+        raise UsageError(
+            f"{sweep}: whether its earlier jobs still run is not known: {unknown.reason}\n  try again later"
+        )
+    due = [cell for cell in cells if not is_over(cell) and not _has_job(before.get(_number(cell)))]
+    if not due:
+        return
+    settings = due[0].config.launcher
+    code = frozen.freeze(sweep, [cell.config for cell in due])
+    for cell in due:
+        _begin(cell, code)
+    if isinstance(settings, SubmititLocalConfig):
+        name = pool.start(sweep, [_number(cell) for cell in due], settings.max_cells, frozen.environment(code))
+        for cell in due:
+            job.record(cell.folder, pool=name)
+        return
+    assert isinstance(settings, SlurmConfig)
+    folders = [sweep / cell.folder.name for cell in due]
+    for folder, job_id in slurm.submit(sweep, folders, settings, frozen.environment(code)):
+        job.record(folder, job_id=job_id, array=job_id.partition("_")[0])
+
+
+def _has_job(known: JobState | None) -> bool:
+    return known is not None and known.where in WAITED_FOR
+
+
+def _begin(cell: Cell, code: Path) -> None:
+    """A fresh launcher.json before the job can write its own, and a status that no longer speaks of the last job."""
+    kind = cell.config.launcher.kind
+    fields = {
+        "kind": kind,
+        "cluster": "slurm" if kind == "slurm" else "local",
+        "job_id": None,
+        "array": None,
+        "submitted_at": now(),
+        "submitted_from": socket.gethostname(),
+        "code": f"{code.parent.name}/{code.name}",
+        "requeues": 0,
+        "error": None,
+    }
+    write_json(cell.folder / "launcher.json", fields)
+    if (read_json(cell.folder / "status.json") or {}).get("state") in watch.OVER:
+        mark(cell, "planned", "")
+
+
+# --- How they are -------------------------------------------------------------------------------------
+
+
+def states(sweep: Path) -> dict[int, JobState]:
+    """Where the job of each cell is, by the cell's number; cells that were never submitted are not in it.
+
+    Asks the cluster once, and returns within some client timeouts whether it answers or not.
+    """
+    records = {int(path.parent.name): job.read(path.parent) for path in sweep.glob("[0-9]*/launcher.json")}
+    on_slurm = {number: one for number, one in records.items() if one.get("kind") == "slurm"}
+    # First the jobs, then the cells' own status: a job that ends in between has written it.
+    known = {number: _local(sweep / str(number), one) for number, one in records.items() if number not in on_slurm}
+    known |= _slurm(sweep, on_slurm) if on_slurm else {}
+    found = {number: _judged(sweep / str(number), records[number], *known[number]) for number in sorted(records)}
+    return _with_accounts(found)
+
+
+def _judged(folder: Path, record: dict[str, Any], where: Where, reason: str) -> JobState:
+    """A job that is gone is over, cancelled or lost: the cell's own files tell which."""
+    job_id = record.get("job_id")
+    if where is not Where.lost:
+        return JobState(where, job_id, reason)
+    status = read_json(folder / "status.json") or {}
+    if status.get("state") in watch.OVER:
+        return JobState(Where.over, job_id)
+    if record.get("cancelled_at"):
+        return JobState(Where.cancelled, job_id, "cancelled")
+    return JobState(Where.lost, job_id, record.get("error") or reason)
+
+
+def _local(folder: Path, record: dict[str, Any]) -> tuple[Where, str]:
+    if record.get("submitted_from") != socket.gethostname():
+        return Where.unknown, f"runs on {record.get('submitted_from')}: ask there"
+    if is_held(folder):
+        return Where.running, ""
+    if not record.get("ended_at") and pool.is_alive(folder.parent, record.get("pool") or ""):
+        if record.get("job_id"):
+            return Where.running, ""
+        if not record.get("cancelled_at"):  # else the pool passes it over
+            return Where.queued, ""
+    return Where.lost, "its process is gone"
+
+
+def _slurm(sweep: Path, records: dict[int, dict[str, Any]]) -> dict[int, tuple[Where, str]]:
+    listed = slurm.jobs()
+    if listed is None:
+        silent = _silence(sweep)
+        where = Where.unknown if silent < SILENCE_SEC else Where.lost
+        return dict.fromkeys(records, (where, f"no Slurm controller has answered for {silent:.0f} s"))
+    (sweep / ".submitit" / "silent").unlink(missing_ok=True)
+    return {number: _listed(listed, record.get("job_id")) for number, record in records.items()}
+
+
+def _silence(sweep: Path) -> float:
+    """Seconds since the cluster was first found not to answer."""
+    mark = sweep / ".submitit" / "silent"
+    if not mark.exists():
+        mark.parent.mkdir(exist_ok=True)
+        mark.touch()
+    return max(0.0, time.time() - mark.stat().st_mtime)
+
+
+def _listed(listed: dict[str, tuple[str, str]], job_id: str | None) -> tuple[Where, str]:
+    if job_id is None:
+        return Where.lost, "it was never submitted"
+    word, reason = listed.get(job_id, ("", ""))
+    if word in slurm.ACTIVE:
+        return Where(slurm.ACTIVE[word]), reason if reason != "None" else ""
+    return Where.lost, f"job {job_id} is gone: {word}" if word else f"job {job_id} is gone"
+
+
+def _with_accounts(found: dict[int, JobState]) -> dict[int, JobState]:
+    """For jobs that the controller has forgotten, how accounting says they ended."""
+    gone = {
+        one.job_id for one in found.values() if one.where is Where.lost and one.reason == f"job {one.job_id} is gone"
+    }
+    if not gone:
+        return found
+    ended = slurm.accounted(sorted(filter(None, gone)))
+    return {
+        number: JobState(one.where, one.job_id, f"{one.reason}: {ended[one.job_id]}")
+        if one.job_id in gone and one.job_id in ended
+        else one
+        for number, one in found.items()
+    }
+
+
+# --- Waiting and cancelling ---------------------------------------------------------------------------
+
+
+def wait(sweep: Path, cells: list[Cell], poll_sec: float) -> dict[int, JobState]:
+    """Wait until no job works for any of the cells, and return how they are.
+
+    What becomes of a job is written to its cell's status as soon as it is known: lost or cancelled ones would
+    otherwise look as if they still ran, and requeued ones as if they were over.
+    """
+    while True:
+        known = states(sweep)
+        mine = {_number(cell): known[_number(cell)] for cell in cells if _number(cell) in known}
+        for number, one in mine.items():
+            _note(sweep / str(number), one)
+        if not any(one.where in WAITED_FOR for one in mine.values()):
+            return mine
+        time.sleep(poll_sec)
+
+
+def _note(folder: Path, found: JobState) -> None:
+    state = (read_json(folder / "status.json") or {}).get("state")
+    said = None
+    if found.where in (Where.lost, Where.cancelled) and state not in watch.OVER:
+        said = (str(found.where), found.reason)
+    elif found.where is Where.queued and state in ("cancelled", "lost"):
+        said = ("planned", f"job {found.job_id} is queued again")
+    if said:
+        with contextlib.suppress(UsageError), locked(folder):  # not while a runner writes it
+            mark(read_cell(folder), *said)
+
+
+def cancel(sweep: Path, numbers: list[int] | None = None, timeout_sec: float = 60.0) -> list[int]:
+    """Cancel the jobs of these cells (None: of all), wait until they are gone, and return those that are not.
+
+    The running ones stop their trials and remove their sandboxes first.
+    """
+    sweep = sweep.resolve()
+    chosen = {
+        number: one
+        for number, one in states(sweep).items()
+        if one.where in WAITED_FOR and (numbers is None or number in numbers)
+    }
+    for number in chosen:
+        job.record(sweep / str(number), cancelled_at=now())
+    records = {number: job.read(sweep / str(number)) for number in chosen}
+    slurm.cancel([one["job_id"] for one in records.values() if one["kind"] == "slurm" and one["job_id"]])
+    local = [sweep / str(number) for number, one in records.items() if one["kind"] != "slurm"]
+    deadline = time.monotonic() + timeout_sec
+    left = list(chosen)
+    while left and time.monotonic() < deadline:
+        for folder in local:
+            pool.stop(folder)
+        time.sleep(_LOCAL_POLL_SEC)
+        known = states(sweep)
+        for number in left:
+            _note(sweep / str(number), known[number])
+        left = [number for number in left if known[number].where in WAITED_FOR]
+    return left
