@@ -79,16 +79,12 @@ def problems(settings: SlurmConfig, cells: list[Config]) -> list[str]:
     """What would keep the cells from running under Slurm; nothing is submitted."""
     found = [*_reserved(settings), *dict.fromkeys(_too_short(settings, cells))]
     if not shutil.which("sbatch"):
-        return [
-            *found,
-            "launcher=slurm: there is no sbatch here\n  start from a login node, or choose another launcher",
-        ]
+        found.append("launcher=slurm: there is no sbatch here\n  start from a login node, or choose another launcher")
+        return found
     partitions = ask("sinfo", "--noheader", "--format=%R")
     if partitions is None:
-        return [
-            *found,
-            f"launcher=slurm: no Slurm controller answers within {CLIENT_SEC:g} s\n  see what `sinfo` says, and try again",
-        ]
+        found.append(f"launcher=slurm: no Slurm controller answers within {CLIENT_SEC:g} s\n  see what `sinfo` says")
+        return found
     known = sorted(set(partitions.split()))
     if settings.partition and not set(settings.partition.split(",")) <= set(known):
         found.append(f"launcher.partition={settings.partition}: no such partition\n  it is one of: {', '.join(known)}")
@@ -107,9 +103,10 @@ def _too_short(settings: SlurmConfig, cells: list[Config]) -> Iterator[str]:
         agent, verifier = agent_hours(cell) or 0.0, cell.benchmark.verifier_hours or 0.0
         needed = agent + verifier + settings.signal_delay_sec / 3600
         if needed > settings.time_hours:
+            enough = math.ceil(needed * 100) / 100
             yield (
                 f"launcher.time_hours={settings.time_hours:g}: too short for one trial, which may take {agent:g} h "
-                f"(agent) + {verifier:g} h (verifier)\n  type launcher.time_hours={math.ceil(needed * 100) / 100:g} or more"
+                f"(agent) + {verifier:g} h (verifier)\n  type launcher.time_hours={enough:g} or more"
             )
 
 

@@ -206,9 +206,7 @@ def _listed(listed: dict[str, tuple[str, str]], job_id: str | None) -> tuple[Whe
 
 def _with_accounts(found: dict[int, JobState]) -> dict[int, JobState]:
     """For jobs that the controller has forgotten, how accounting says they ended."""
-    gone = {
-        one.job_id for one in found.values() if one.where is Where.lost and one.reason == f"job {one.job_id} is gone"
-    }
+    gone = {one.job_id for one in found.values() if one.reason == f"job {one.job_id} is gone"}
     if not gone:
         return found
     ended = slurm.accounted(sorted(filter(None, gone)))
