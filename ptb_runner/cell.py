@@ -19,11 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf.errors import OmegaConfBaseException
 
 from ptb_runner.config import Config, options, typed
 from ptb_runner.explain import UsageError
 
 SCHEMA_VERSION = 1
+
+
+class Busy(UsageError):
+    """Another runner is at work on the cell."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,13 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
 
 
+class _Dumper(yaml.CSafeDumper):
+    """Writes everything out: a person reads it, and no `&id001` is of use to them."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def write_cell(folder: Path, config: dict[str, Any], identity: dict[str, Any], overrides: list[str]) -> Cell:
     """Write cell.yaml from plain data without secrets, and return the cell."""
     content = {
@@ -132,7 +144,7 @@ def write_cell(folder: Path, config: dict[str, Any], identity: dict[str, Any], o
         "identity": identity,
     }
     temporary = folder / ".cell.yaml.tmp"
-    temporary.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False, width=120, allow_unicode=True))
+    temporary.write_text(yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
     temporary.replace(folder / "cell.yaml")
     return Cell(folder, content["cell_id"], typed(config), identity, overrides)
 
@@ -148,6 +160,9 @@ def read_cell(folder: Path) -> Cell:
         return Cell(folder, content["cell_id"], typed(content["config"]), content["identity"], content["overrides"])
     except FileNotFoundError:
         raise UsageError(f"{folder}: no cell's folder, it has no cell.yaml") from None
+    except OmegaConfBaseException as error:
+        reason = str(error.msg if error.msg else error).splitlines()[0]
+        raise UsageError(f"{path}: {error.full_key or 'config'}: {reason}") from None
     except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not readable: {error!r}") from None
 
@@ -156,7 +171,7 @@ def read_cell(folder: Path) -> Cell:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the cell for this process, so that no two runners work on one folder.
 
-    Raises UsageError when another runner holds it.
+    Raises Busy when another runner holds it.
     """
     from filelock import FileLock, Timeout
 
@@ -166,7 +181,7 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout:
         owner = (read_json(folder / "status.json") or {}).get("launcher", {})
         who = f" (process {owner['pid']} on {owner['host']})" if "pid" in owner else ""
-        raise UsageError(f"{folder}: another runner is at work on this cell{who}\n  ptb status {folder}") from None
+        raise Busy(f"{folder}: another runner is at work on this cell{who}\n  ptb status {folder}") from None
     try:
         yield
     finally:
@@ -214,8 +229,12 @@ def write_status(
     )
 
 
-def mark(cell: Cell, state: str, error: str) -> None:
-    """Set a cell's state from outside its run (failed, skipped, lost); what it had finished stays counted."""
+def mark(cell: Cell, state: str, error: str | None, fewer: int = 0) -> None:
+    """Set a cell's state from outside its run (failed, skipped, lost, planned again).
+
+    What it had finished stays counted, but for `fewer` trials that are to be run again.
+    """
     before = read_json(cell.folder / "status.json") or {}
     attempts = before.get("attempts") or {"expected": cell.config.attempts, "finished": 0, "by_outcome": {}}
+    attempts["finished"] = max(attempts["finished"] - fewer, 0)
     write_status(cell, state, before.get("outcome"), attempts | {"running": {}}, spent=before.get("spent"), error=error)

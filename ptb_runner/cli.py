@@ -47,16 +47,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    from ptb_runner import verbs
+    from ptb_runner import help, verbs
 
-    if "--help" in argv or "-h" in argv:
-        verbs.help(argv, conf_dirs(argv))
-        return OK
-    if "--version" in argv:
-        verbs.version()
-        return OK
     if argv and argv[0] in verbs.VERBS:
         return verbs.VERBS[argv[0]](argv[1:])
+    if "--help" in argv or "-h" in argv:
+        help.print_help(argv, conf_dirs(argv))
+        return OK
+    if "--version" in argv:
+        help.print_version()
+        return OK
     if argv and re.fullmatch(r"[\w-]+", argv[0]) and not argv[0].startswith("-"):
         guess = explain.nearest(argv[0], verbs.VERBS)
         hint = f"did you mean `ptb {guess}`?" if guess else f"the verbs are: {', '.join(verbs.VERBS)}"
@@ -151,6 +151,8 @@ class BeforeRun(Callback):
         with read_write(own), open_dict(own):
             own.pop("hydra")
         faults = plan.faults(own, self.folders)
+        if own.launcher.kind not in ("inline", "debug") and not faults:
+            faults = [f"launcher={own.launcher.kind}: for sweeps only\n  type -m, also for one cell"]
         for fault in faults:
             _fail(fault)
         if faults:
@@ -193,6 +195,10 @@ def _run(config: DictConfig) -> int:
         return OK
     for warning in planned.warnings:
         out.print(f"note: {warning}", markup=False)
+    if cell.config.launcher.kind == "debug":
+        from ptb_runner.launch.debug import debugged
+
+        debugged(folder)
     return run_and_show(folder)
 
 

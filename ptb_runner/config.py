@@ -10,6 +10,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import json
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -421,16 +424,32 @@ def typed(config: DictConfig | dict[str, Any]) -> Config:
     return OmegaConf.to_object(config if checked else composed(config))  # type: ignore[return-value, arg-type]
 
 
-def without_secrets(node: Any) -> Any:
-    """The configuration as plain data, resolved except for ${oc.env:NAME}: fit to be written to disk."""
+_ENV_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)")
+
+
+def without_secrets(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain data, resolved except for ${oc.env:NAME}: fit to be written to disk.
+
+    What takes such a value over from another option (${agent.env.KEY}) is not resolved either.
+    """
+    names = _ENV_REFERENCE.findall(json.dumps(OmegaConf.to_container(config, resolve=False), default=str))
+    return _plain(config, {os.environ[name] for name in names if os.environ.get(name)})
+
+
+def _plain(node: Any, secrets: set[str]) -> Any:
     if isinstance(node, DictConfig):
-        return {str(key): _plain(node, key) for key in node}
+        return {str(key): _item(node, key, secrets) for key in node}
     if isinstance(node, ListConfig):
-        return [_plain(node, index) for index in range(len(node))]
+        return [_item(node, index, secrets) for index in range(len(node))]
     return node.name if isinstance(node, Enum) else node
 
 
-def _plain(parent: DictConfig | ListConfig, key: Any) -> Any:
+def _item(parent: DictConfig | ListConfig, key: Any, secrets: set[str]) -> Any:
     child = parent._get_node(key)
     raw = child._value() if isinstance(child, Node) else None
-    return raw if isinstance(raw, str) and "${oc.env:" in raw else without_secrets(parent[key])
+    if not isinstance(raw, str) or "${" not in raw:
+        return _plain(parent[key], secrets)
+    if _ENV_REFERENCE.search(raw):
+        return raw
+    resolved = _plain(parent[key], secrets)
+    return raw if any(secret in str(resolved) for secret in secrets) else resolved

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from ptb_runner.cell import Cell
+from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Kind
 from ptb_runner.outcome import SCORED, Outcome
 from ptb_runner.plan import Plan
@@ -226,15 +226,7 @@ def print_sweep(folder: Path, collected: Collected, out: Console) -> None:
     from ptb_runner import watch
 
     states = watch.read(folder)
-    table = Table(title=str(shown(folder)), title_justify="left")
-    for name in ("cell", "benchmark x model x agent", "state", "outcome", "trials"):
-        table.add_column(name)
-    for state in states[:ROWS]:
-        trials = f"{state.finished}/{state.expected}"
-        table.add_row(str(state.number), escape(state.label), state.state, state.outcome or "-", trials)
-    out.print(table)
-    if len(states) > ROWS:
-        out.print(f"and {len(states) - ROWS} more cells in {shown(folder) / 'results.csv'}", markup=False)
+    _print_cells(folder, states, out)
     failed = [state for state in states if state.error and state.outcome != "scored"]
     for state in failed[:10]:
         out.print(watch.ending(state), markup=False)
@@ -243,6 +235,32 @@ def print_sweep(folder: Path, collected: Collected, out: Console) -> None:
     out.print(collected.headline, markup=False)
     out.print(f"results: {shown(folder) / 'leaderboard.md'}", markup=False)
     out.print(f"next: {_next_for(folder, states)}", markup=False)
+
+
+def print_states(folder: Path, states: list[CellState], out: Console) -> None:
+    """How far a sweep is, as `ptb status` says it."""
+    from ptb_runner import watch
+
+    _print_cells(folder, states, out)
+    out.print(watch.table(states))
+    out.print(f"next: {_next_for(folder, states)}", markup=False)
+
+
+def _print_cells(folder: Path, states: list[CellState], out: Console) -> None:
+    """The cells in a table; of many, those that need a look first."""
+    table = Table(title=str(shown(folder)), title_justify="left")
+    for name in ("cell", "benchmark x model x agent", "state", "outcome", "trials over", "final score (scored)"):
+        table.add_column(name)
+    calm = [state for state in states if state.outcome == "scored" or (state.state == "planned" and not state.error)]
+    chosen = states if len(states) <= ROWS else [*(one for one in states if one not in calm), *calm][:ROWS]
+    for state in sorted(chosen, key=lambda state: state.number):
+        trials = f"{state.finished}/{state.expected}"
+        score = (read_json(folder / str(state.number) / "result.json") or {}).get("score", {})
+        final = f"{_number(score['final'])} ({score['n_scored']}/{score['n_expected']})" if score else "-"
+        table.add_row(str(state.number), escape(state.label), state.state, state.outcome or "-", trials, final)
+    out.print(table)
+    if len(states) > len(chosen):
+        out.print(f"and {len(states) - len(chosen)} more cells", markup=False)
 
 
 def _next_for(folder: Path, states: list[CellState]) -> str:

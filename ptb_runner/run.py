@@ -292,10 +292,14 @@ def set_aside(cell: Cell, name: str) -> None:
 
 def set_aside_outcomes(cell: Cell, outcomes: list[str]) -> None:
     """Clear the place of every trial that ended in one of `outcomes`, so that the next run does it again."""
+    chosen = []
     for folder in sorted(cell.job.glob("*__*")):
         record = _finished(cell, folder.name)
         if record and record["outcome"] in outcomes:
             set_aside(cell, folder.name)
+            chosen.append(folder.name)
+    if chosen:
+        cells.mark(cell, "planned", None, fewer=len(chosen))
 
 
 class Interrupts:

@@ -192,14 +192,26 @@ def check_all(
 
 
 def _preflight(good: list[Composed], bad: dict[str, list[int]]) -> None:
-    """Look at this machine once for each different need, not once a cell."""
-    groups: dict[str, list[Composed]] = {}
-    for cell in good:
-        need = [cell.plain[key] for key in ("agent", "backend", "benchmark")]
-        groups.setdefault(json.dumps(need, sort_keys=True, default=str), []).append(cell)
+    for fault, numbers in _machine_faults([cell.config for cell in good]).items():
+        bad.setdefault(fault, []).extend(good[index].number for index in numbers)
+
+
+def _machine_faults(configs: list[Config]) -> dict[str, list[int]]:
+    """What this machine lacks, and for which of the cells; looked at once for each different need, not once a cell."""
+    groups: dict[str, list[int]] = {}
+    for index, config in enumerate(configs):
+        groups.setdefault(repr((config.agent, config.backend, config.benchmark)), []).append(index)
+    faults: dict[str, list[int]] = {}
     for alike in groups.values():
-        for fault in plan.preflight(alike[0].config):
-            bad.setdefault(fault, []).extend(cell.number for cell in alike)
+        for fault in plan.preflight(configs[alike[0]]):
+            faults.setdefault(fault, []).extend(alike)
+    return faults
+
+
+def check_machine(configs: list[Config]) -> None:
+    """Raise UsageError with everything that this machine lacks for some cells."""
+    if faults := _machine_faults(configs):
+        raise UsageError("\nerror: ".join(faults))
 
 
 def _one_launcher(good: list[Composed], bad: dict[str, list[int]]) -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
-import shutil
-import sys
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.table import Table
 
-from ptb_runner import menu
-from ptb_runner.config import options
-from ptb_runner.explain import UsageError
+from ptb_runner import cell as cells
+from ptb_runner.cell import Cell
+from ptb_runner.explain import UsageError, nearest
+
+STOP_SEC = 15.0  # how long `stop` waits for a runner to end its sandboxes
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,35 +34,61 @@ def _parser(verb: str, *, folder: bool = True) -> _Parser:
     text = " ".join((VERBS[verb].__doc__ or "").split())
     parser = _Parser(prog=f"ptb {verb}", description=text)
     if folder:
-        parser.add_argument("folder", type=Path, help="the folder of a cell")
+        parser.add_argument("folder", type=Path, help="the folder of a sweep or of a single cell")
     return parser
 
 
+def _is_sweep(folder: Path) -> bool:
+    """Whether a folder is a sweep's; raises UsageError when it is neither a sweep's nor a cell's."""
+    if (folder / "sweep.yaml").exists():
+        return True
+    if not (folder / "cell.yaml").exists():
+        raise UsageError(f"{folder}: neither a sweep's folder nor a cell's, it has no sweep.yaml and no cell.yaml")
+    return False
+
+
+def _cells_of(folder: Path) -> list[Cell]:
+    from ptb_runner.sweep import read_sweep
+
+    if not _is_sweep(folder):
+        return [cells.read_cell(folder)]
+    return [cells.read_cell(folder / entry["folder"]) for entry in read_sweep(folder)["cells"]]
+
+
+# --- Carrying on --------------------------------------------------------------------------------------
+
+
 def resume(arguments: list[str]) -> int:
-    """Run what is missing of a cell: trials that never began or were interrupted; --retry adds outcomes to redo."""
-    from ptb_runner import cell as cells
-    from ptb_runner import run
+    """Run what is missing of a sweep or a cell: trials that never began or were interrupted; --retry adds outcomes."""
+    from ptb_runner import run, sweep
     from ptb_runner.cli import run_and_show
-    from ptb_runner.outcome import Outcome
-    from ptb_runner.plan import preflight
 
     parser = _parser("resume")
     parser.add_argument("--retry", default="", metavar="OUTCOME,...", help="run trials with these outcomes again")
     chosen = parser.parse_args(arguments)
-    again = [name for name in chosen.retry.split(",") if name]
-    for name in again:
-        if name not in Outcome.__members__:
-            raise UsageError(f"--retry {name}: no such outcome\n  they are: {', '.join(Outcome.__members__)}")
+    again = _outcomes(chosen.retry)
     folder = chosen.folder.resolve()
-    cell = cells.read_cell(folder)
-    faults = preflight(cell.config)
-    if faults:
-        raise UsageError("\nerror: ".join(faults))
-    _log_to(folder)
-    if again:
-        with cells.locked(folder):
+    found = _cells_of(folder)
+    sweep.check_machine([cell.config for cell in found])
+    for cell in found if again else []:
+        with cells.locked(cell.folder):
             run.set_aside_outcomes(cell, again)
+    if _is_sweep(folder):
+        return sweep.run(folder, found)
+    _log_to(folder)
     return run_and_show(folder)
+
+
+def _outcomes(text: str) -> list[str]:
+    from ptb_runner.outcome import Outcome
+
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in Outcome.__members__:
+            guess = nearest(name, Outcome.__members__)
+            hint = f"did you mean {guess}?" if guess else f"they are: {', '.join(Outcome.__members__)}"
+            raise UsageError(f"--retry {name}: no such outcome\n  {hint}")
+    return names
 
 
 def _log_to(folder: Path) -> None:
@@ -67,33 +97,176 @@ def _log_to(folder: Path) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
-def status(arguments: list[str]) -> int:
-    """Say how far a cell is: its state, its trials and what they are doing."""
-    from ptb_runner import cell as cells
-    from ptb_runner.display import clock, console
+def stop(arguments: list[str]) -> int:
+    """Stop a sweep or a cell that runs, from any process: its sandboxes end, what is finished stays."""
+    from ptb_runner.display import console, shown
 
+    chosen = _parser("stop").parse_args(arguments)
+    folder = chosen.folder.resolve()
+    found = _cells_of(folder)
+    if found[0].config.launcher.kind in ("slurm", "submitit_local"):
+        from ptb_runner.launch import submitit
+
+        submitit.cancel(folder)
+    pids = {pid for cell in found if (pid := _runner_of(cell)) is not None}
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SEC
+    while (busy := [cell for cell in found if cells.is_held(cell.folder)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    out = console()
+    for cell in busy:
+        out.print(f"still running: {shown(cell.folder)}", markup=False)
+    out.print("stopped" if not busy else f"{len(busy)} cells did not stop in {STOP_SEC:g} s")
+    out.print(f"next: ptb resume {shown(folder)}", markup=False)
+    return 1 if busy else 0
+
+
+def _runner_of(cell: Cell) -> int | None:
+    """The process here that works on a cell; None when nobody does. Raises UsageError when it is elsewhere."""
+    if not cells.is_held(cell.folder):
+        return None
+    owner = (cells.read_json(cell.folder / "status.json") or {}).get("launcher", {})
+    if owner.get("host") != os.uname().nodename:
+        raise UsageError(f"{cell.folder}: its runner is on {owner.get('host')}\n  type this command there")
+    return owner.get("pid")
+
+
+def collect(arguments: list[str]) -> int:
+    """Read the cells of a sweep and write results.jsonl, results.csv, leaderboard.md and metrics.json beside them."""
+    from ptb_runner.display import console, shown
+    from ptb_runner.results.collect import collect as collect_results
+
+    chosen = _parser("collect").parse_args(arguments)
+    collected = collect_results(chosen.folder)
+    out = console()
+    for problem in collected.problems:
+        out.print(f"not collected: {problem}", markup=False)
+    out.print(collected.headline, markup=False)
+    for path in collected.paths:
+        out.print(f"wrote {shown(path)}", markup=False)
+    return 0 if collected.complete else 1
+
+
+# --- Looking ------------------------------------------------------------------------------------------
+
+
+def status(arguments: list[str]) -> int:
+    """Say how far a sweep or a cell is: states, outcomes, what runs, what was spent; --watch shows it live."""
     parser = _parser("status")
-    parser.add_argument("--json", action="store_true", help="print status.json as it is")
+    parser.add_argument("--watch", action="store_true", help="show it live until everything is over")
+    parser.add_argument("--json", action="store_true", help="print it for programs")
     chosen = parser.parse_args(arguments)
-    cells.read_cell(chosen.folder)
-    state = cells.read_json(chosen.folder / "status.json")
+    folder = chosen.folder.resolve()
+    return _sweep_status(folder, chosen) if _is_sweep(folder) else _cell_status(folder, chosen)
+
+
+def _sweep_status(folder: Path, chosen: argparse.Namespace) -> int:
+    from ptb_runner import watch
+    from ptb_runner.display import console, print_states
+
+    out = console()
+    states = watch.read(folder)
+    if chosen.json:
+        print(json.dumps([dataclasses.asdict(state) for state in states], indent=2))
+        return 0
+    if chosen.watch and not all(state.is_over for state in states):
+        watch.follow(folder, 30.0, out, threading.Event(), until_over=True)
+        states = watch.read(folder)
+    print_states(folder, states, out)
+    return 0
+
+
+def _cell_status(folder: Path, chosen: argparse.Namespace) -> int:
+    from ptb_runner.display import console, shown
+
+    state = cells.read_json(folder / "status.json")
     if state is None:
-        raise UsageError(f"{chosen.folder}: has no status yet\n  ptb resume {chosen.folder}")
+        raise UsageError(f"{folder}: has no status yet\n  ptb resume {folder}")
     if chosen.json:
         print(json.dumps(state, indent=2))
         return 0
-    attempts = state["attempts"]
     out = console()
-    out.print(f"cell {state['cell_id']}: {state['state']}, as of {state['updated_at']}", markup=False)
-    if state["state"] == "running" and not cells.is_held(chosen.folder):
-        out.print(f"but no runner is at work on it; next: ptb resume {chosen.folder}", markup=False)
+    while True:
+        for line in _status_lines(state):
+            out.print(line, markup=False)
+        held = cells.is_held(folder)
+        if state["state"] == "running" and not held:
+            out.print(f"but no runner is at work on it; next: ptb resume {shown(folder)}", markup=False)
+        if not chosen.watch or not held:
+            return 0
+        time.sleep(2.0)
+        state = cells.read_json(folder / "status.json") or state
+
+
+def _status_lines(state: dict[str, Any]) -> list[str]:
+    from ptb_runner.display import clock
+
+    attempts = state["attempts"]
     ended = ", ".join(f"{count} {outcome}" for outcome, count in attempts["by_outcome"].items()) or "none"
-    out.print(f"trials over: {attempts['finished']}/{attempts['expected']} ({ended})", markup=False)
-    for name, phase in attempts["running"].items():
-        out.print(f"  {name}: {phase} for {clock(time.time() - state['since'][name])}", markup=False)
-    if state["error"]:
-        out.print(f"last error: {state['error']}", markup=False)
+    now = time.time()
+    return [
+        f"cell {state['cell_id']}: {state['state']}, as of {state['updated_at']}",
+        f"trials over: {attempts['finished']}/{attempts['expected']} ({ended})",
+        *(
+            f"  {name}: {phase} for {clock(now - state['since'].get(name, now))}"
+            for name, phase in attempts["running"].items()
+        ),
+        *([f"last error: {state['error']}"] if state["error"] else []),
+    ]
+
+
+def logs(arguments: list[str]) -> int:
+    """Print a cell's runner.log, or with CELL/TRIAL what that trial's agent and verifier printed; -f follows."""
+    parser = _parser("logs")
+    parser.add_argument(
+        "which", nargs="?", default="", metavar="CELL[/TRIAL]", help="number of the cell, name of a trial"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the cell is over")
+    chosen = parser.parse_args(arguments)
+    cell, trial = _which(chosen.folder, chosen.which)
+    if trial:
+        folder = cell / "job" / trial
+        if not folder.is_dir():
+            names = ", ".join(sorted(path.name for path in (cell / "job").glob("*__*"))) or "none yet"
+            raise UsageError(f"{cell}: has no trial {trial!r}\n  it has: {names}")
+        paths = [folder / "trial.log", *sorted(folder.glob("agent/*.txt")), folder / "verifier" / "test-stdout.txt"]
+    else:
+        paths = [cell / "runner.log"]
+    _print_files(paths, cell if chosen.follow else None)
     return 0
+
+
+def _which(folder: Path, which: str) -> tuple[Path, str]:
+    """The cell's folder and the trial's name that the user means."""
+    if not _is_sweep(folder):
+        return folder, which
+    number, _, trial = which.partition("/")
+    if not number:
+        raise UsageError(f"{folder}: a sweep; whose log?\n  ptb logs {folder} CELL, with the number of a cell")
+    if not (folder / number / "cell.yaml").exists():
+        raise UsageError(f"{folder}: has no cell {number!r}\n  ptb status {folder} lists them")
+    return folder / number, trial
+
+
+def _print_files(paths: list[Path], until_over: Path | None) -> None:
+    """Print files one after another; with `until_over` go on with what is added, until that cell is not running."""
+    printed = dict.fromkeys(paths, 0)
+    while True:
+        over = until_over is None or not cells.is_held(until_over)
+        for path in [path for path in paths if path.is_file()]:
+            with path.open(errors="replace") as file:
+                if len(paths) > 1 and not printed[path]:
+                    print(f"==> {path.name} <==")
+                file.seek(printed[path])
+                print(file.read(), end="", flush=True)
+                printed[path] = file.tell()
+        if over:
+            return
+        time.sleep(0.5)
+
+
+# --- This machine -------------------------------------------------------------------------------------
 
 
 def doctor(arguments: list[str]) -> int:
@@ -128,72 +301,12 @@ def clean(arguments: list[str]) -> int:
     return 0
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"status": status, "resume": resume, "doctor": doctor, "clean": clean}
-
-
-# --- Help ---------------------------------------------------------------------------------------------
-
-_INTRO = """\
-ptb runs agents on tasks in sandboxes and scores what they leave behind, as a configuration says.
-
-usage: ptb [GROUP=CHOICE ...] [OPTION=VALUE ...]     run a cell: benchmark x model x agent x backend
-       ptb VERB ...                                  look at a run, carry on with it, check this machine
-
-examples:
-  ptb                                               post-train and score the embedded model
-  ptb benchmark=hello attempts=8 concurrency=8      eight trials at once
-  ptb benchmark=task benchmark.path=DIR             any Harbor task folder
-  ptb dry_run=true                                  plan, render and check, launch nothing
-"""
-
-
-def help(argv: list[str], conf_dirs: list[str]) -> None:
-    """Print the help text: usage, verbs, groups with their choices, options of the groups named in `argv`, flags."""
-    width = min(shutil.get_terminal_size((120, 24)).columns, 120) if sys.stdout.isatty() else 120
-    print(_INTRO)
-    print("verbs:")
-    for name, verb in VERBS.items():
-        _entry(f"  {name}", " ".join((verb.__doc__ or "").split()), width)
-    for group in menu.groups(conf_dirs):
-        print(f"\n{group}= {menu.GROUP_HELP.get(group, '')}".rstrip())
-        for choice in menu.choices(group, conf_dirs):
-            _entry(f"  {choice}", menu.line(group, choice, conf_dirs), width)
-    print("\noptions (those of a group: ptb --help GROUP):")
-    wanted = [word for word in argv if word in menu.groups(conf_dirs)]
-    for item in options():
-        group = item.key.partition(".")[0]
-        if group in wanted or group not in menu.GROUP_HELP:
-            _entry(f"  {item.key}={_shown(item.default)}", f"{item.help} ({item.allowed})", width)
-    print(
-        "\nflags:\n  --cfg job [--resolve] [-p GROUP]   print the composed configuration\n"
-        "  --config-dir DIR                  a folder with groups of your own, such as benchmark/mine.yaml\n"
-        '  -sc install=bash                  tab completion: eval "$(ptb -sc install=bash)"\n'
-        "  --version"
-    )
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value).lower().replace("none", "null")
-    return str(getattr(value, "name", value)).replace("'", "").replace(" ", "")
-
-
-def _entry(name: str, text: str, width: int) -> None:
-    import textwrap
-
-    indent = 22
-    lines = textwrap.wrap(text, max(width - indent, 30)) or [""]
-    if len(name) < indent - 1:
-        print(f"{name:<{indent}}{lines[0]}".rstrip())
-        lines = lines[1:]
-    else:
-        print(name)
-    for line in lines:
-        print(" " * indent + line)
-
-
-def version() -> None:
-    """Print the versions of this program and of Harbor."""
-    from importlib.metadata import version as of
-
-    print(f"ptb-runner {of('ptb-runner')}, harbor {of('harbor')}")
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "status": status,
+    "logs": logs,
+    "stop": stop,
+    "resume": resume,
+    "collect": collect,
+    "doctor": doctor,
+    "clean": clean,
+}

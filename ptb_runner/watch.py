@@ -180,8 +180,8 @@ def shown(sweep: Path, interval_sec: float, out: Console) -> Iterator[None]:
         thread.join()
 
 
-def follow(sweep: Path, interval_sec: float, out: Console, over: threading.Event) -> None:
-    """Tell at once when a cell ends, and how far the sweep is, until `over` is set or all cells are over."""
+def follow(sweep: Path, interval_sec: float, out: Console, over: threading.Event, *, until_over: bool = False) -> None:
+    """Tell at once when a cell ends, and how far the sweep is, until `over` is set (or all cells are over)."""
     known = {state.number for state in read(sweep) if state.is_over}
     with Live(console=out, auto_refresh=False, transient=True) if out.is_terminal else contextlib.nullcontext() as live:
         said = time.monotonic()
@@ -189,6 +189,7 @@ def follow(sweep: Path, interval_sec: float, out: Console, over: threading.Event
         while not last:
             last = over.wait(0.5 if out.is_terminal else min(0.5, interval_sec))
             states = read(sweep)
+            last = last or (until_over and all(state.is_over for state in states))
             for state in states:
                 if state.is_over and state.number not in known:
                     known.add(state.number)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ptb_runner import limits, redact, run, watch
-from ptb_runner.cell import Cell, locked, mark, read_json
+from ptb_runner.cell import Busy, Cell, locked, mark, read_json
 from ptb_runner.config import InlineConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import Ended
@@ -57,6 +57,8 @@ async def _run_one(
             with locked(cell.folder):
                 run.check_task(cell)
                 await run.run_trials(cell, redact.redactor(cell), interrupts, shared=shared)
+        except Busy as error:
+            log.warning("%s", error)  # its state is the other runner's to write
         except UsageError as error:
             mark(cell, "failed", str(error))
         except Exception as error:
