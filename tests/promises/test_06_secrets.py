@@ -1,0 +1,88 @@
+"""Promise 6: no secret in any file of a run, nor on the terminal."""
+
+import json
+from pathlib import Path
+
+from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, in_phase, make_task, start
+
+CANARIES = {
+    "AGENT_KEY": "canary-agent-7c1f",
+    "GRADER_KEY": 'canary-grader-"quoted\\"-91aa',
+    "BASE_LOGIN": "canary-login-55d0",
+    "OPTION_KEY": "canary-option-e3e3",
+}
+
+
+def files_with(folder: Path, value: str) -> list[Path]:
+    """Every file that holds the value: as it is, or as JSON writes it."""
+    forms = {value.encode(), json.dumps(value)[1:-1].encode()}
+    found = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert found
+    return [path for path in found if any(form in path.read_bytes() for form in forms)]
+
+
+def test_canaries_through_a_whole_run(ptb_process, tmp_path):
+    """The agent prints, logs and raises all it was given; the verifier prints its key and fails."""
+    test = f'echo "grading with $GRADER_KEY"; echo "$GRADER_KEY" > /logs/verifier/notes.txt; {REWARD_IF_OK}; exit 1'
+    make_task(tmp_path / "mine", test)
+    overrides = [
+        *("benchmark=task", "benchmark.path=mine", "benchmark.verifier_env_vars=[GRADER_KEY]", "hydra.run.dir=run"),
+        *agent("Leaks", names=["AGENT_KEY", "LOGIN"], option="unset"),
+        *("agent.env_vars=[AGENT_KEY]", "agent.env.LOGIN='Basic ${oc.env:BASE_LOGIN}'"),
+        "agent.options.option=${oc.env:OPTION_KEY}",
+        "retry.infra_errors=0",
+    ]
+    ran = ptb_process(*overrides, env=CANARIES)
+    assert ran.code == 1, ran.err
+    again = ptb_process("resume", "run", "--retry", "infra_error", env=CANARIES)
+    assert again.code == 1, again.err
+
+    run = tmp_path / "run"
+    # All were really there: what an agent prints of them is replaced, by Harbor where a name says `key`, else by us.
+    trial = run / "job" / "mine__001"
+    assert (trial / "agent" / "trace.txt").read_text() == "[REDACTED] Basic ${BASE_LOGIN} ${OPTION_KEY}\n"
+    assert "grading with [REDACTED]" in (trial / "verifier" / "test-stdout.txt").read_text()
+    error = json.loads((run / "result.json").read_text())["trials"][0]["error"]["message"]
+    assert error.startswith("401 for [REDACTED] Basic ${BASE_LOGIN} ${OPTION_KEY}")
+    assert "${OPTION_KEY}" in (run / "runner.log").read_text()
+    assert (run / "superseded" / "mine__001.1").is_dir()
+
+    for name, value in CANARIES.items():
+        assert files_with(run, value) == [], name
+        assert value not in ran.out + ran.err + again.out + again.err
+
+
+def test_canaries_in_the_middle_of_a_run_and_after_kill_9(tmp_path, ptb, monkeypatch):
+    """Harbor writes an agent's arguments to disk when a trial starts: they do not wait there for its end."""
+    running = start(
+        tmp_path,
+        "benchmark=hello",
+        *agent("Sleeper", first='echo "$AGENT_KEY" > /logs/agent/trace.txt'),
+        "agent.options.command=${oc.env:OPTION_KEY}",
+        "agent.env_vars=[AGENT_KEY]",
+        **CANARIES,
+    )
+    running.wait_for(in_phase("agent"))
+    try:
+        assert files_with(running.cell.folder, CANARIES["OPTION_KEY"]) == []
+    finally:
+        running.process.kill()
+        running.process.communicate()
+    for name, value in CANARIES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OPTION_KEY", "canary-another-1234")  # keys are renewed: the cell is still the same
+    (tmp_path / "run" / "cell.yaml").write_text(
+        (tmp_path / "run" / "cell.yaml").read_text().replace("timeout_hours: null", "timeout_hours: 0.0001")
+    )
+    assert ptb("resume", running.cell.folder).code == 0
+    for value in (*CANARIES.values(), "canary-another-1234"):
+        assert files_with(running.cell.folder, value) == []
+
+
+def test_short_values_are_no_secrets(ptb, monkeypatch):
+    """A flag that came by a variable: to replace every 1 would spoil all files."""
+    monkeypatch.setenv("FLAG", "1")
+    make_task(Path("mine"), REWARD_IF_OK, TASK_TOML)
+    ran = ptb("benchmark=task", "benchmark.path=mine", *agent("Honest"), "agent.env_vars=[FLAG]", "hydra.run.dir=run")
+    assert ran.code == 0, ran.out
+    assert json.loads(Path("run/result.json").read_text())["score"]["raw"] == 1
