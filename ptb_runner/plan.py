@@ -11,12 +11,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ptb_runner import check
+from ptb_runner import backend, check
 from ptb_runner.cell import Cell, differences, identity_of, locked, read_cell, write_cell, write_status
 from ptb_runner.config import Config, typed, without_secrets
 from ptb_runner.explain import UsageError
 from ptb_runner.render import agent_hours, render
-from ptb_runner.run import sandbox_options
 
 
 @dataclass(frozen=True)
@@ -76,15 +75,20 @@ def _agent_class(config: Config) -> list[str]:
 
 
 def _sandbox_problems(config: Config) -> list[str]:
-    from ptb_runner.sandbox import bubblewrap
-
-    options = bubblewrap.BubblewrapOptions(**sandbox_options(config.backend))
-    found = bubblewrap.problems(options)
+    found = backend.of(config).problems(config)
     path = Path(config.benchmark.path or "")
     # The folder may be gone, or named from elsewhere, when a cell that has its own copy of the task is resumed.
-    if config.benchmark.path and path.is_dir() and (reasons := bubblewrap.unsupported(path)):
-        found.append(f"{path}: backend=bubblewrap cannot run it: {'; '.join(reasons)}\n  {bubblewrap.OTHER_BACKENDS}")
+    if config.benchmark.path and path.is_dir():
+        found += _unsupported(path, str(path), config)
     return found
+
+
+def _unsupported(task: Path, name: str, config: Config) -> list[str]:
+    """Why the backend cannot run a task, and which ones can."""
+    kind = config.backend.kind
+    reasons = backend.of(config).unsupported(task)
+    what = f"{name}: backend={kind} cannot run it: {'; '.join(reasons)}\n  {backend.others(kind)}"
+    return [what] if reasons else []
 
 
 def _before_harbor() -> None:
@@ -115,6 +119,8 @@ def _prepare(config: dict[str, Any], folder: Path, overrides: list[str]) -> Cell
     try:
         render(typed(config), rendered)
         _validate(rendered)
+        if reasons := _unsupported(rendered, "the rendered task", typed(config)):
+            raise UsageError(reasons[0])
         identity = identity_of(config, rendered)
         if (folder / "cell.yaml").exists():
             _refuse_another(folder, identity)
