@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from ptb_runner import backend
 from ptb_runner.config import Config, register, typed
 from ptb_runner.explain import UsageError, explain
 from ptb_runner.paths import CONF
@@ -27,23 +28,25 @@ class Check:
 
 def checks(overrides: list[str]) -> Iterator[Check]:
     """Everything the composed cell needs of this machine, in the order in which it would be needed."""
-    config = _compose(overrides)
+    config = compose(overrides)
     yield Check("python", False, f"{platform.python_version()}, ptb-runner {version('ptb-runner')}")
     yield Check("harbor", False, version("harbor"))
     yield _disk(Path.cwd())
-    yield from _bubblewrap(config)
+    yield from (Check(*found) for found in backend.of(config).checks(config))
     yield from _keys(config)
 
 
-def _compose(overrides: list[str]) -> Config:
-    from hydra import compose, initialize_config_dir
+def compose(overrides: list[str]) -> Config:
+    """The configuration that some overrides give, without running anything. Raises UsageError."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     register()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return typed(compose("config", overrides))
+            return typed(hydra_compose("config", overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(explain(error, [str(CONF)])) from error
 
@@ -51,18 +54,6 @@ def _compose(overrides: list[str]) -> Config:
 def _disk(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free / 1e9
     return Check("disk", free < LITTLE_DISK_GB, f"{free:.1f} GB free for results in {folder}")
-
-
-def _bubblewrap(config: Config) -> Iterator[Check]:
-    from ptb_runner.run import sandbox_options
-    from ptb_runner.sandbox import bubblewrap
-
-    options = bubblewrap.BubblewrapOptions(**sandbox_options(config.backend))
-    faults = bubblewrap.problems(options)
-    for fault in faults:
-        yield Check("bubblewrap", True, fault)
-    if not faults:
-        yield Check("bubblewrap", False, f"{bubblewrap.describe()}; a sandbox started and ended")
 
 
 def _keys(config: Config) -> Iterator[Check]:

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ptb_runner import backend, provenance, redact
 from ptb_runner import cell as cells
-from ptb_runner import provenance, redact
 from ptb_runner.cell import Cell, read_json, write_json, write_status
 from ptb_runner.config import Config, KeepModel, Kind
 from ptb_runner.explain import UsageError
@@ -41,8 +41,6 @@ log = logging.getLogger(__name__)
 
 # Sandboxes that are still there this long after an interrupt are killed without asking their programs.
 INTERRUPT_GRACE_SEC = 1.0
-
-SANDBOXES = {"bubblewrap": "ptb_runner.sandbox.bubblewrap:BubblewrapEnvironment"}
 
 
 @dataclass
@@ -112,7 +110,7 @@ def quiet_harbor() -> None:
 
 
 async def _run_alone(cell: Cell, secrets: Redactor, show: Callable[[Progress], Any] | None) -> dict[str, Any]:
-    with Interrupts().handled() as interrupts:
+    with Interrupts(backend.of(cell.config).kill_all).handled() as interrupts:
         reap(cell)
         return await run_trials(cell, secrets, interrupts, show=show)
 
@@ -146,11 +144,8 @@ async def run_trials(
 
 def reap(cell: Cell) -> None:
     """Remove what runners that were killed left behind, this cell's or another's."""
-    from ptb_runner.sandbox import bubblewrap
-
-    base = getattr(cell.config.backend, "scratch_dir", None)
-    for folder in bubblewrap.reap(Path(base) if base else None):
-        log.info("removed the sandbox of a runner that is gone: %s", folder)
+    for left in backend.of(cell.config).reap(cell.config):
+        log.info("removed what a runner that is gone left: %s", left)
 
 
 # --- Harbor's configuration -------------------------------------------------------------------------
@@ -212,21 +207,12 @@ def _job_config(cell: Cell) -> JobConfig:
 
 
 def _environment(cell: Cell) -> dict[str, Any]:
-    backend = cell.config.backend
-    environment: dict[str, Any] = {"import_path": SANDBOXES[backend.kind], "kwargs": sandbox_options(backend)}
+    environment = backend.of(cell.config).environment(cell.config)
     if (cell.task / "tools").is_dir():
         # Programs that run beside the agent but are not the agent's to change.
         tools = {"type": "bind", "source": str(cell.task / "tools"), "target": "/opt/ptb", "read_only": True}
         environment["mounts"] = [tools]
     return environment
-
-
-def sandbox_options(backend: Any) -> dict[str, Any]:
-    """The keyword arguments of the sandbox class for a backend's configuration."""
-    kwargs: dict[str, Any] = {"read_only_paths": list(backend.read_only_paths)}
-    if backend.scratch_dir:
-        kwargs["scratch_dir"] = backend.scratch_dir
-    return kwargs
 
 
 def _agent(config: Config) -> dict[str, Any]:
@@ -309,8 +295,9 @@ class Interrupts:
     further ones change nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kill: Callable[[], None]) -> None:
         self.seen = False
+        self._kill = kill
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -335,15 +322,13 @@ class Interrupts:
                 loop.remove_signal_handler(number)
 
     def _interrupt(self, number: int) -> None:
-        from ptb_runner.sandbox import bubblewrap
-
         if self.seen:
             return
         self.seen = True
         log.warning("signal %s: cancelling %d trials", number, len(self._tasks))
         for task in list(self._tasks):
             task.cancel()
-        asyncio.get_running_loop().call_later(INTERRUPT_GRACE_SEC, bubblewrap.kill_all)
+        asyncio.get_running_loop().call_later(INTERRUPT_GRACE_SEC, self._kill)
 
 
 async def _run_missing(

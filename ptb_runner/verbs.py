@@ -288,16 +288,17 @@ def doctor(arguments: list[str]) -> int:
 
 def clean(arguments: list[str]) -> int:
     """Remove what runners that are no longer alive left behind: sandboxes and their scratch folders."""
+    from ptb_runner import backend
     from ptb_runner.display import console
-    from ptb_runner.sandbox import bubblewrap
+    from ptb_runner.doctor import compose
 
     parser = _parser("clean", folder=False)
-    parser.add_argument("--scratch-dir", type=Path, help="where backend.scratch_dir pointed; default: the temp folder")
-    chosen = parser.parse_args(arguments)
-    removed = bubblewrap.reap(chosen.scratch_dir)
-    for folder in removed:
-        console().print(f"removed {folder}", markup=False)
-    console().print(f"{len(removed)} leftover sandboxes removed")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for example backend=bubblewrap")
+    config = compose(parser.parse_args(arguments).overrides)
+    removed = backend.of(config).reap(config)
+    for left in removed:
+        console().print(f"removed {left}", markup=False)
+    console().print(f"{len(removed)} leftovers removed")
     return 0
 
 

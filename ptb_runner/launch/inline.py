@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ptb_runner import limits, redact, run, watch
+from ptb_runner import backend, limits, redact, run, watch
 from ptb_runner.cell import Busy, Cell, locked, mark, read_json
 from ptb_runner.config import InlineConfig
 from ptb_runner.explain import UsageError
@@ -36,7 +36,7 @@ async def _run_all(sweep: Path, cells: list[Cell], settings: InlineConfig) -> En
     run.quiet_harbor()
     shared = asyncio.Semaphore(settings.max_trials) if settings.max_trials else None
     slots = asyncio.Semaphore(settings.max_cells)
-    with Interrupts().handled() as interrupts:
+    with Interrupts(backend.of(cells[0].config).kill_all).handled() as interrupts:
         run.reap(cells[0])
         await asyncio.gather(*(_run_one(sweep, cell, interrupts, slots, shared) for cell in cells))
         return Ended.interrupted if interrupts.seen else Ended.over

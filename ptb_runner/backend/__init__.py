@@ -1,0 +1,65 @@
+"""Backends: a kind of sandbox and what it needs around it. One module a backend, with the functions of `Backend`.
+
+A new backend is a module here, a configuration class in config.py and a file in conf/backend/.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from ptb_runner.config import Config
+
+MODULES = {"bubblewrap": "ptb_runner.backend.bubblewrap"}
+
+
+class Backend(Protocol):
+    """What the runner asks of a backend; each is a function of the backend's module."""
+
+    @staticmethod
+    def environment(config: Config) -> dict[str, Any]:
+        """Harbor's `environment` section for the cell: the class, its kwargs."""
+        ...
+
+    @staticmethod
+    def problems(config: Config) -> list[str]:
+        """What this machine or account lacks for the backend, and how to mend it; nothing is created."""
+        ...
+
+    @staticmethod
+    def unsupported(task: Path) -> list[str]:
+        """Why a task folder cannot run on the backend, a line for each reason."""
+        ...
+
+    @staticmethod
+    def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
+        """For `ptb doctor`: name, whether it failed, and what was found or what to do."""
+        ...
+
+    @staticmethod
+    def reap(config: Config | None) -> list[str]:
+        """End and remove what runners that are gone left behind, and say what; None: with the default settings."""
+        ...
+
+    @staticmethod
+    def kill_all() -> None:
+        """End every sandbox of this process at once; called when an interrupt's grace is over."""
+        ...
+
+
+def of(config: Config) -> Backend:
+    """The backend of a cell."""
+    return named(config.backend.kind)
+
+
+def named(kind: str) -> Backend:
+    """The backend with a name."""
+    return cast(Backend, importlib.import_module(MODULES[kind]))
+
+
+def others(kind: str) -> str:
+    """The backends that a task might run on instead, in words."""
+    names = [name for name in ("bubblewrap", "podman", "docker", "modal", "beaker") if name != kind]
+    return f"try backend={' or backend='.join(names)}, where there is one"

@@ -1,0 +1,40 @@
+"""The bubblewrap backend: Linux namespaces on this machine, nothing around them but a scratch folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ptb_runner.config import BubblewrapConfig, Config
+from ptb_runner.sandbox import bubblewrap
+
+kill_all = bubblewrap.kill_all
+unsupported = bubblewrap.unsupported
+
+
+def environment(config: Config) -> dict[str, Any]:
+    return {"import_path": "ptb_runner.sandbox.bubblewrap:BubblewrapEnvironment", "kwargs": _kwargs(config)}
+
+
+def _kwargs(config: Config) -> dict[str, Any]:
+    backend = config.backend
+    assert isinstance(backend, BubblewrapConfig)
+    kwargs: dict[str, Any] = {"read_only_paths": list(backend.read_only_paths)}
+    return kwargs | ({"scratch_dir": backend.scratch_dir} if backend.scratch_dir else {})
+
+
+def problems(config: Config) -> list[str]:
+    return bubblewrap.problems(bubblewrap.BubblewrapOptions(**_kwargs(config)))
+
+
+def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
+    faults = problems(config)
+    yield from (("bubblewrap", True, fault) for fault in faults)
+    if not faults:
+        yield "bubblewrap", False, f"{bubblewrap.describe()}; a sandbox started and ended"
+
+
+def reap(config: Config | None) -> list[str]:
+    scratch_dir = config.backend.scratch_dir if config and isinstance(config.backend, BubblewrapConfig) else None
+    return [str(folder) for folder in bubblewrap.reap(Path(scratch_dir) if scratch_dir else None)]
