@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import subprocess
 import sys
+from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
+import yaml
+
 from ptb_runner.cell import Cell, read_json
-from ptb_runner.paths import PACKAGE
+from ptb_runner.config import options
+from ptb_runner.paths import CONF, PACKAGE
 
 
 def provenance(cell: Cell, trials: list[dict[str, Any]]) -> dict[str, Any]:
@@ -41,7 +47,33 @@ def deviations(cell: Cell) -> list[str]:
         text for text in cell.overrides if text.lstrip("+").startswith("benchmark.") and "benchmark.path" not in text
     ]
     found += [f"the benchmark was changed: {text}" for text in changed if "evaluation.limit" not in text]
-    return found
+    return found + [text for key, text in _changed_in_files(cell) if not any(key in one for one in changed)]
+
+
+def _changed_in_files(cell: Cell) -> Iterator[tuple[str, str]]:
+    """Options of a benchmark of ours that a file of the user's changes (an experiment's): no override tells that."""
+    path = CONF / "benchmark" / f"{cell.config.benchmark.id}.yaml"
+    own = yaml.safe_load(path.read_text()) if path.is_file() else None
+    if own is None or {entry for entry in own.get("defaults", []) if isinstance(entry, str)} - {"_self_"}:
+        return  # not ours, or one that takes values from another file
+    for item in options():
+        group, *names = item.key.split(".")
+        if group == "benchmark" and item.result and item.key != "benchmark.evaluation.limit":
+            ours, used = _at(own, names, item.default), _at(dataclasses.asdict(cell.config.benchmark), names, None)
+            if _plain(used) != _plain(ours):
+                yield item.key, f"the benchmark was changed: {item.key} is {_plain(used)}, its own is {_plain(ours)}"
+
+
+def _at(table: Any, names: list[str], default: Any) -> Any:
+    for name in names:
+        if not isinstance(table, dict) or name not in table:
+            return default
+        table = table[name]
+    return table
+
+
+def _plain(value: Any) -> Any:
+    return value.name if isinstance(value, Enum) else value
 
 
 def git_state() -> dict[str, Any] | None:
