@@ -7,6 +7,7 @@ takes a second, and a memory is one more thing that can be wrong.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -99,6 +100,8 @@ def _write(path: Path, text: str) -> Path:
         temporary.write_bytes(text.encode(errors="backslashreplace"))
         temporary.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
     return path
 

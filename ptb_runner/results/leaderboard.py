@@ -116,9 +116,16 @@ def page(entries: list[dict[str, Any]], problems: list[str], headline: str) -> s
         parts.append(f"\n## Not collected\n\nWhat could not be read or is not over, in whole or in part:\n\n{listed}")
     for number, note in enumerate(notes, 1):
         cells = sorted(cell for entry in entries if note in entry["notes"] for cell in entry["cells"])
-        which = f"cell{'s' if len(cells) > 1 else ''} {', '.join(map(str, cells))}"
+        which = f"cell{'s' if len(cells) > 1 else ''} {_ranges(cells)}"
         parts.append(f"\n[^{number}]: {_escaped(note)} ({which})\n")
     return "".join(parts)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers as 0-3, 7."""
+    runs = grouped(enumerate(numbers), lambda pair: pair[1] - pair[0]).values()  # equal along a run without gaps
+    ends = [(run[0][1], run[-1][1]) for run in runs]
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
 def _escaped(text: str) -> str:

@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import yaml
-from pydantic import FiniteFloat, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from ptb_runner.cell import SCHEMA_VERSION
 from ptb_runner.config import BenchmarkConfig, MissingScore
@@ -77,8 +77,13 @@ def read_rows(folder: Path) -> list[Row]:
 # --- Files, and the form that they must have ----------------------------------------------------------
 
 
+# Any number that can be added up; neither NaN nor an infinity is.
+_Number = Annotated[float, Field(gt=-1e15, lt=1e15)]
+_Count = Annotated[int, Field(ge=0, lt=10**15)]
+
+
 class _Entry(TypedDict):
-    number: int
+    number: _Count
     id: str
     overrides: list[str]
     folder: str
@@ -89,7 +94,7 @@ class _Entry(TypedDict):
 
 
 class _Attempts(TypedDict):
-    expected: int
+    expected: _Count
 
 
 class _Status(TypedDict):
@@ -99,16 +104,16 @@ class _Status(TypedDict):
 
 
 class _Durations(TypedDict):
-    environment: FiniteFloat | None
-    agent: FiniteFloat | None
-    verifier: FiniteFloat | None
-    total: FiniteFloat | None
+    environment: _Number | None
+    agent: _Number | None
+    verifier: _Number | None
+    total: _Number | None
 
 
 class _Tokens(TypedDict):
-    input: int | None
-    cached: int | None
-    output: int | None
+    input: _Count | None
+    cached: _Count | None
+    output: _Count | None
 
 
 class _Error(TypedDict):
@@ -119,22 +124,22 @@ class _Error(TypedDict):
 class _Trial(TypedDict):
     name: str
     outcome: Literal[tuple(str(outcome) for outcome in Outcome)]  # type: ignore[valid-type]
-    reward: FiniteFloat | None
+    reward: _Number | None
     flags: list[str]
     durations_sec: _Durations
     tokens: _Tokens
-    cost_usd: FiniteFloat | None
+    cost_usd: _Number | None
     error: _Error | None
     started_at: str | None
     finished_at: str | None
 
 
 class _Score(TypedDict):
-    raw: FiniteFloat | None
-    final: FiniteFloat | None
+    raw: _Number | None
+    final: _Number | None
     final_source: str | None
-    n_expected: int
-    n_scored: int
+    n_expected: _Count
+    n_scored: _Count
 
 
 class _Provenance(TypedDict):
@@ -156,9 +161,9 @@ class _Result(TypedDict):
 
 
 class _Benchmark(TypedDict):
-    gpus: int
+    gpus: _Count
     missing_score: Literal["base_model", "nothing"]
-    zero_shot: dict[str, FiniteFloat]
+    zero_shot: dict[str, _Number]
 
 
 _FORMS = {form: TypeAdapter(form) for form in (list[_Entry], _Status, _Result, _Trial, _Benchmark)}
