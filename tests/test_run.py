@@ -59,6 +59,16 @@ def test_no_model_counts_as_the_base_model_and_says_so(ptb):
     assert not (cell.folder / "handoff").exists()
 
 
+def test_the_default_command_trains_and_scores_a_model(ptb):
+    ran = ptb()
+    assert ran.code == 0, ran.out + ran.err
+    trial = only_cell().trial()
+    assert (trial["name"], trial["outcome"]) == ("addition__001", "scored")
+    assert trial["reward"] >= 0.9
+    assert f"final {trial['reward']:.4f} (verifier), coverage 1/1 trials scored" in ran.out
+    assert "models: outputs" in ran.out
+
+
 RESULT = {
     "schema_version": int,
     "cell_id": str,
