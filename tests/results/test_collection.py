@@ -227,6 +227,16 @@ def test_a_cell_that_really_ran(ptb):
     assert (cell.folder / "results.jsonl").read_bytes() == before
 
 
+def test_a_sweep_that_really_ran(ptb):
+    """Collected by the sweep itself at its end, and to the same bytes by a later collection."""
+    assert ptb("-m", "benchmark=hello", "agent=oracle,nop", "seed=1,2", "hydra.sweep.dir=s").code == 0
+    folder = Path("s")
+    first = {name: (folder / name).read_bytes() for name in OUTPUTS}
+    assert outputs(folder) == first
+    assert [line["final"] for line in lines(folder)] == ["1.0", "1.0", "0.0", "0.0"]
+    assert "| none | 1.0000 ± 0.0000, n=2 (2/2) |" in board(folder)
+
+
 def test_the_kit_makes_what_runners_make(ptb, tmp_path):
     assert ptb("benchmark=hello", "agent=oracle").code == 0
     real, made = only_cell().folder, make_cell(tmp_path / "made", Made(trials=[1.0]))
