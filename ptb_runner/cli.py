@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -103,6 +104,8 @@ def _hydra(argv: list[str]) -> int:
         program(lambda config: codes.append(_run(config)))()
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(explain.explain(error, folders)) from error
+    except yaml.MarkedYAMLError as error:
+        raise UsageError(f"not readable as YAML: {error.problem}\n{error.problem_mark}") from error
     return codes[0] if codes else OK
 
 
