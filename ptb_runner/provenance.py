@@ -52,8 +52,8 @@ def deviations(cell: Cell) -> list[str]:
 
 def _changed_in_files(cell: Cell) -> Iterator[tuple[str, str]]:
     """Options of a benchmark of ours that a file of the user's changes (an experiment's): no override tells that."""
-    path = CONF / "benchmark" / f"{cell.config.benchmark.id}.yaml"
-    own = yaml.safe_load(path.read_text()) if path.is_file() else None
+    path = next((path for path in CONF.glob("benchmark/*.yaml") if path.stem == cell.config.benchmark.id), None)
+    own = yaml.safe_load(path.read_text()) if path else None
     if own is None or {entry for entry in own.get("defaults", []) if isinstance(entry, str)} - {"_self_"}:
         return  # not ours, or one that takes values from another file
     for item in options():
