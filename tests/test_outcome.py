@@ -15,7 +15,7 @@ from harbor.models.trial.config import TaskConfig, TrialConfig
 from harbor.models.trial.error_policy import ERROR_POLICIES
 from harbor.models.trial.result import AgentInfo, ExceptionInfo, TimingInfo, TrialResult
 from harbor.models.verifier.result import VerifierResult
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ptb_runner.config import BenchmarkConfig, MissingScore
@@ -232,6 +232,7 @@ VERDICTS = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # each example writes files
 @given(RESULTS, VERDICTS)
 def test_a_reward_is_a_finite_number_exactly_when_scored(tmp_path_factory, result, verdict):
     found = record(tmp_path_factory.mktemp("r"), result, verdict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tomllib
 import warnings
 from pathlib import Path
@@ -151,7 +152,8 @@ def test_a_failed_render_leaves_nothing(ptb, tmp_path):
 def test_scripts_of_templates_pass_shellcheck():
     scripts = [path for path in TEMPLATES.rglob("*.sh") if path.is_file()]
     assert scripts
-    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
