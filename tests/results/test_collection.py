@@ -161,7 +161,7 @@ def test_the_leaderboard(tmp_path):
 
 
 def test_the_same_figures_for_machines(tmp_path):
-    made = [Made(trials=[value], overrides=[f"seed={value}"], gpus=1) for value in (0.25, 0.5, 0.75)]
+    made = [Made(trials=[value], overrides=["attempts=1", f"seed={value}"], gpus=1) for value in (0.25, 0.5, 0.75)]
     folder = make_sweep(tmp_path / "s", *made, Made(trials=[], expected=2, state="planned"))
     collect(folder)
     found = json.loads((folder / "metrics.json").read_text())
@@ -481,7 +481,8 @@ def test_a_killed_runners_trials_are_collected_from_their_folders(tmp_path, stat
 
 def test_a_running_cell_shows_what_is_over_and_keeps_what_was_judged(tmp_path):
     """Resumed after result.json was written: trial 1 has been judged, 2 is run again, 3 is new."""
-    folder = make_sweep(tmp_path / "s", Made(trials=[0.5, "infra_error", 0.25], state="cancelled"))
+    made = Made(trials=[0.5, "infra_error", 0.25], state="cancelled", not_comparable=["shorter"])
+    folder = make_sweep(tmp_path / "s", made)
     cell = folder / "0"
     saved = json.loads((cell / "result.json").read_text())
     saved["trials"] = saved["trials"][:2]
@@ -499,7 +500,7 @@ def test_a_running_cell_shows_what_is_over_and_keeps_what_was_judged(tmp_path):
     found = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     assert [(one["outcome"], one["reward"]) for one in found] == [("flagged", 0.5), ("scored", 0.75), ("scored", 0.25)]
     assert found[0]["judgements"] == {"contamination": True}
-    assert lines(folder)[0]["raw"] == "0.5"
+    assert (lines(folder)[0]["raw"], lines(folder)[0]["comparable"]) == ("0.5", "false")
 
 
 def test_a_damaged_result_is_not_replaced_by_the_trials(tmp_path):
