@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ptb_runner import config as configs
 from ptb_runner import explain
 from ptb_runner.explain import UsageError
+from ptb_runner.overrides import as_meant
 from ptb_runner.paths import CONF
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def _hydra(argv: list[str]) -> int:
     codes: list[int] = []
     BeforeRun.folders = folders
     program = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-    sys.argv = ["ptb", *(_protected(argument) for argument in argv)]
+    sys.argv = ["ptb", *(as_meant(argument) for argument in argv)]
     try:
         program(lambda config: codes.append(_run(config)))()
     except (HydraException, OmegaConfBaseException) as error:
@@ -107,27 +108,6 @@ def _hydra(argv: list[str]) -> int:
     except yaml.MarkedYAMLError as error:
         raise UsageError(f"not readable as YAML: {error.problem}\n{error.problem_mark}") from error
     return codes[0] if codes else OK
-
-
-def _protected(argument: str) -> str:
-    """An override as the user meant it.
-
-    Hydra reads `agent.version=1.10` as the number 1.1: a value for a text option is quoted here when it looks
-    like another type. A new entry of a table (agent.env.X=1) needs Hydra's `++`.
-    """
-    found = re.fullmatch(r"(\+{0,2})([\w.]+)=(.*)", argument, re.DOTALL)
-    if not found:
-        return argument
-    plus, key, value = found.groups()
-    item = explain.find(key)
-    if item is None:
-        return argument
-    in_table = key != item.key and get_origin(item.type) is dict
-    kinds = get_args(item.type)[1:] if in_table else (item.type, *get_args(item.type))
-    texts = str in kinds and get_origin(item.type) is not list
-    if texts and re.fullmatch(r"[\d._eE+-]+|true|false|on|off|yes|no|nan|inf", value, re.IGNORECASE):
-        value = f"'{value}'"
-    return f"{'++' if in_table else plus}{key}={value}"
 
 
 class BeforeRun(Callback):

@@ -29,6 +29,7 @@ from ptb_runner import check, plan
 from ptb_runner.cell import Cell
 from ptb_runner.config import Config, typed, without_secrets
 from ptb_runner.explain import UsageError, explain, nearest
+from ptb_runner.overrides import as_meant
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
     rows = 0
     for number, line in enumerate(lines, 1):
         try:
-            words = shlex.split(line, comments=True)
+            words = [as_meant(word) for word in shlex.split(line, comments=True)]
             overrides = OverridesParser.create().parse_overrides(words)
         except (ValueError, HydraException) as error:
             raise UsageError(f"{path}, line {number}: {str(error).splitlines()[0]}") from None

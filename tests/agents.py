@@ -6,6 +6,7 @@ come as keyword arguments.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from pathlib import Path
@@ -212,3 +213,17 @@ class Leaks(Scripted):
         )
         self.logger.warning("the agent's log: %s %s", out, self.option)
         raise ValueError(f"401 for {out} with {self.option!r}")
+
+
+class Gated(Honest):
+    """Waits, on the host, until the file `gate` is there (an empty name: not at all); then does honest work."""
+
+    def __init__(self, *args: Any, gate: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gate = gate
+
+    @override
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        while self.gate and not Path(self.gate).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+            await asyncio.sleep(0.05)
+        await super().run(instruction, environment, context)

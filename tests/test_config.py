@@ -132,6 +132,13 @@ def test_text_options_keep_what_was_typed(ptb, value):
     assert ran.out.strip() == value
 
 
+def test_text_options_keep_what_was_typed_in_a_sweep(ptb):
+    ran = ptb("-m", "agent.version=1.9,1.10", "dry_run=true")
+    assert ran.code == 0, ran.err
+    cells = sorted(Path.cwd().glob("multirun/*/*/*/cell.yaml"))
+    assert [yaml.safe_load(path.read_text())["config"]["agent"]["version"] for path in cells] == ["1.9", "1.10"]
+
+
 def test_a_table_takes_a_new_entry_without_plus_signs(ptb):
     ran = ptb("agent.env.MODE=1.10", "agent.options.max_turns=3", "--cfg", "job", "-p", "agent")
     agent = yaml.safe_load(ran.out)
