@@ -411,7 +411,8 @@ async def _run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets
         _record_failure(folder, error)
     finally:
         progress.running.pop(name, None)
-        await asyncio.to_thread(secrets.folder, folder)  # a snapshot can be large
+        for left in (folder, cell.handoff / name):  # in a thread: a snapshot can be large
+            await asyncio.to_thread(secrets.folder, left)
     return trial_record(folder, _attempt(name))
 
 
