@@ -7,7 +7,7 @@ from tests.run_kit import agent, only_cell
 
 
 def test_both_are_kept_and_resume_runs_nothing(ptb):
-    ran = ptb("benchmark=hello", *agent("Sleeper", first=WRITE_OK), "agent.timeout_hours=0.0002")
+    ran = ptb("benchmark=hello", *agent("Sleeper", first=WRITE_OK), "agent.timeout_hours=0.0006")
     assert ran.code == 0, ran.out
     cell = only_cell()
     before = cell.trial()

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, in_phase, make_task, start
+from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, in_phase, make_task, only_cell, start
 
 CANARIES = {
     "AGENT_KEY": "canary-agent-7c1f",
@@ -77,6 +77,20 @@ def test_canaries_in_the_middle_of_a_run_and_after_kill_9(tmp_path, ptb, monkeyp
     assert ptb("resume", running.cell.folder).code == 0
     for value in (*CANARIES.values(), "canary-another-1234"):
         assert files_with(running.cell.folder, value) == []
+
+
+def test_a_canary_in_what_the_agent_hands_over(ptb, monkeypatch):
+    monkeypatch.setenv("AGENT_KEY", CANARIES["AGENT_KEY"])
+    leak = 'echo "$AGENT_KEY" | tee notes.txt final_model/notes.txt /handoff/notes.txt /handoff/final_model/notes.txt'
+    command = f"cp -r base_model final_model; mkdir -p /handoff/final_model; {leak}"
+    few = "benchmark.evaluation.limit=5"
+    ran = ptb("benchmark=addition", *agent("Scripted", command=command), "agent.env_vars=[AGENT_KEY]", few)
+    assert ran.code == 0, ran.out
+    kept = only_cell().folder / "handoff" / "addition__001" / "final_model"
+    assert (kept / "notes.txt").read_text() == "${AGENT_KEY}\n"
+    weights = Path("templates/addition/environment/base_model/model.safetensors")
+    assert (kept / weights.name).read_bytes() == (Path(__file__).parents[2] / weights).read_bytes()
+    assert files_with(Path.cwd(), CANARIES["AGENT_KEY"]) == []
 
 
 def test_short_values_are_no_secrets(ptb, monkeypatch):
