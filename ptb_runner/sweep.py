@@ -70,13 +70,14 @@ def expand(arguments: list[str], settings: DictConfig) -> list[list[str]]:
 def _axes(arguments: list[str]) -> dict[str, list[tuple[str, ...]]]:
     axes: dict[str, list[tuple[str, ...]]] = {}
     for override in OverridesParser.create().parse_overrides(arguments):
-        key = override.get_key_element()
+        typed_key = override.get_key_element()
+        key = typed_key.lstrip("+~")
         if key.startswith("sweep."):
             continue
         if not override.is_sweep_override():
             axes[key] = [(str(override.input_line),)]
         elif override.is_discrete_sweep():
-            axes[key] = [(f"{key}={value}",) for value in override.sweep_string_iterator()]
+            axes[key] = [(f"{typed_key}={value}",) for value in override.sweep_string_iterator()]
         else:
             raise UsageError(f"command line: {override.input_line}: an interval cannot be swept\n  list the values")
     return axes
