@@ -76,7 +76,7 @@ def test_a_file_of_cells(tmp_path):
     )
     assert expanded("seed=1", "attempts=2", file=path) == [
         ["seed=1", "attempts=2", "benchmark=hello", "agent=nop"],
-        ["seed=7", "attempts=2", "benchmark=addition", 'agent.env.NOTE="a b"'],
+        ["seed=7", "attempts=2", "benchmark=addition", '++agent.env.NOTE="a b"'],
     ]
 
 
