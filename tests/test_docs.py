@@ -32,7 +32,7 @@ def test_commands_in_the_pages_compose(page, ptb):
         words = [word for word in line.split() if "=" in word and not word.startswith("-")]
         if "DIR" in line or "--config-dir" in line:
             continue
-        ran = ptb(*words, "--cfg", "job")
+        ran = ptb("-m", *words, "dry_run=true") if "-m" in line.split() else ptb(*words, "--cfg", "job")
         assert ran.code == 0, f"{page.name}: {line}: {ran.err}"
 
 
