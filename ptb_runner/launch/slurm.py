@@ -34,10 +34,10 @@ ACTIVE = {
 }
 
 
-def ask(*command: str, timeout_sec: float = CLIENT_SEC) -> str | None:
+def ask(*command: str) -> str | None:
     """What a Slurm client prints; None when it is not there, fails, or does not answer in time."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_sec, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_SEC, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout

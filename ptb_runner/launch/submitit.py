@@ -33,7 +33,7 @@ class Where(StrEnum):
 
     queued = "queued"
     running = "running"
-    over = "over"  # the cell's own status tells how it ended
+    over = "over"  # the cell's own status tells how: finished, failed or skipped
     cancelled = "cancelled"
     lost = "lost"  # gone, though the cell is not over
     unknown = "unknown"  # the cluster does not answer, not yet for long
@@ -156,7 +156,10 @@ def _judged(folder: Path, record: dict[str, Any], where: Where, reason: str) -> 
     if where is not Where.lost:
         return JobState(where, job_id, reason)
     status = read_json(folder / "status.json") or {}
-    if status.get("state") in watch.OVER:
+    state = status.get("state")
+    if state in ("cancelled", "lost"):
+        return JobState(Where(state), job_id, status.get("error") or reason)
+    if state in watch.OVER:
         return JobState(Where.over, job_id)
     if record.get("cancelled_at"):
         return JobState(Where.cancelled, job_id, "cancelled")

@@ -31,14 +31,13 @@ AccountingStoragePort=$((PORT + 2))
 AccountingStoragePass=$S/munge/munge.sock"
 
 # MaxArraySize is small for the test of splitting; KillWait is the time from SIGTERM to SIGKILL.
-# cred_expire and requeue_delay: how soon a requeued job may start again.
-# MinJobAge is short without accounting, so that jobs are soon forgotten.
+# cred_expire (5 is the least) and requeue_delay: how soon a requeued job may start again.
 cat >"$SLURM_CONF" <<CONF
 ClusterName=ptbtest
 SlurmctldHost=$HOST(127.0.0.1)
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket=$S/munge/munge.sock,cred_expire=2
+AuthInfo=socket=$S/munge/munge.sock,cred_expire=5
 SlurmUser=root
 SlurmdUser=root
 SlurmctldPort=$PORT
