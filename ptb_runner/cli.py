@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,8 @@ OK, UNSCORED, USAGE, INTERRUPTED = 0, 1, 2, 130
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, also before any trial runs
     try:
         return _dispatch(argv)
     except UsageError as error:
@@ -196,7 +200,7 @@ def _discard_if_new(folder: Path) -> None:
 def run_and_show(folder: Path) -> int:
     """Run what is missing of a cell, with progress and a closing table, and return the exit code."""
     from ptb_runner import cell as cells
-    from ptb_runner import display, run
+    from ptb_runner import display, redact, run
     from ptb_runner.outcome import Outcome
 
     cell = cells.read_cell(folder)
@@ -212,7 +216,8 @@ def run_and_show(folder: Path) -> int:
     except Exception as error:
         log.exception("the runner failed")
         where = display.shown(folder) / "runner.log"
-        _fail(f"{type(error).__name__}: {str(error)[:500]}\n  the whole story is in {where}")
+        said = redact.redactor(cell).text(str(error))[:500]
+        _fail(f"{type(error).__name__}: {said}\n  the whole story is in {where}")
         return UNSCORED
     display.print_result(result, cell, display.shown(folder), out)
     outcomes = [trial["outcome"] for trial in result["trials"]]

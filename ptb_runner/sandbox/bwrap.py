@@ -8,15 +8,17 @@ and a few folders, kept in the sandbox's scratch folder, are private and writabl
 import os
 import re
 import shutil
+import site
 import stat
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ptb_runner.paths import TEMPLATES
+from ptb_runner.paths import CONF, PACKAGE, TEMPLATES
 
 OLDEST = (0, 8)
 """The first version with --disable-userns."""
@@ -268,9 +270,21 @@ def arguments(layout: Layout) -> list[str]:
     # Parents first, or a parent would cover what was mounted in it.
     for mount in sorted(mounts, key=lambda mount: len(Path(mount.target).parts)):
         result += ["--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target]
+    for folder in _own_folders():
+        result += ["--ro-bind", str(scratch / "empty"), str(folder)]
     for folder in layout.folders:
         result += ["--perms", "0777", "--dir", folder]
     return result + _covers(scratch)
+
+
+def _own_folders() -> list[Path]:
+    """Folders of this program that a mount would show: they hold held-out test data and reference solutions."""
+    installed = {Path(sysconfig.get_path(kind)) / PACKAGE.name for kind in ("purelib", "platlib")}
+    installed |= {Path(folder) / PACKAGE.name for folder in site.getsitepackages()}
+    own = {path.resolve() for path in (*installed, PACKAGE, TEMPLATES, CONF) if path.is_dir()}
+    shown = [*SYSTEM, *map(str, interpreter_folders())]
+    visible = sorted(path for path in own if _within(str(path), shown))
+    return [path for path in visible if not any(path != other and path.is_relative_to(other) for other in visible)]
 
 
 def init_command(bwrap: Path, layout: Layout, channel: int) -> list[str]:
