@@ -107,6 +107,40 @@ def test_the_whole_model_may_be_a_link(sandbox):
     assert (sandbox.model / "config.json").read_bytes() == (best / "config.json").read_bytes()
 
 
+def test_what_cannot_be_read_costs_only_itself(sandbox):
+    """An agent must not be able to turn its model into our failure."""
+    model = make_model(sandbox)
+    (model / "usr").symlink_to("/usr/share")
+    (model / "etc").symlink_to("/etc")
+    if os.geteuid() != 0:
+        (model / "closed").mkdir(mode=0)
+        (model / "secret.bin").write_bytes(b"x")
+        (model / "secret.bin").chmod(0)
+    (model / "mem").symlink_to("/proc/self/mem")
+    done, report = sandbox.collect()
+    assert done.returncode == 0, done.stdout
+    assert report is not None
+    assert report["final_model"] == "copied"
+    assert sorted(path.name for path in sandbox.model.iterdir()) == ["config.json", "model.safetensors"]
+    assert {"usr", "etc"} <= reasons(report["skipped"]).keys()
+    assert "of the system" in reasons(report["skipped"])["usr"]
+
+
+def test_too_many_files_are_the_models_fault(sandbox):
+    model = make_model(sandbox)
+    collect = COLLECT.read_text().replace("MAX_MODEL_FILES = 100_000", "MAX_MODEL_FILES = 3")
+    changed = sandbox.workspace.parent / "collect.py"
+    changed.write_text(collect)
+    for number in range(5):
+        (model / f"{number}.bin").write_text("x")
+    folders = [f"--{name}={getattr(sandbox, name)}" for name in ("workspace", "handoff", "artifacts")]
+    done = subprocess.run([sys.executable, "-I", changed, *folders], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((sandbox.handoff / "collect.json").read_text())
+    assert (report["final_model"], report["error"]) == ("refused", "final_model has more than 3 files")
+    assert sorted(path.name for path in sandbox.handoff.iterdir()) == ["collect.json"]
+
+
 def test_loops_end_and_special_files_are_not_opened(sandbox):
     model = make_model(sandbox)
     (model / "loop").symlink_to("loop")

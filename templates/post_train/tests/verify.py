@@ -155,6 +155,8 @@ def check_collected(handoff: Path) -> None:
     status, note = report.get("final_model"), report.get("error")
     if status == "absent":
         raise Unscored("no_model", str(note) if note else "the agent left no final_model")
+    if status == "refused":
+        raise Unscored("invalid_model", str(note) if note else "final_model could not be handed over")
     if status != "copied":
         raise Unscored("infra_error", f"final_model could not be collected: {note or f'status {status!r}'}")
 

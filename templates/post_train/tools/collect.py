@@ -51,6 +51,11 @@ SPECIAL = {
     stat.S_IFCHR: "device",
     stat.S_IFBLK: "device",
 }
+# A link to what was there before the agent came is no part of a model; following it would copy the machine.
+SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr")
+# Failures of what is written to; any other failure is of something that the agent left, and costs only that.
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+
 UNREACHABLE = {
     errno.ENOENT: "link to nothing",
     errno.ENOTDIR: "link to nothing",
@@ -63,6 +68,10 @@ Identity = tuple[int, int]
 
 class CollectError(Exception):
     """The hand-over cannot be completed; the message says why."""
+
+
+class Refused(Exception):
+    """The agent's model is not one that can be handed over: its own doing, not this machine's."""
 
 
 @dataclass
@@ -88,6 +97,10 @@ def identity(found: os.stat_result) -> Identity:
 def pseudo_devices() -> set[int]:
     """The devices of /proc, /sys and /dev, whose files are no data and may never end."""
     return {path.stat().st_dev for path in map(Path, ("/proc", "/sys", "/dev")) if path.is_mount()}
+
+
+def is_system(path: Path) -> bool:
+    return f"{os.path.realpath(path)}/".startswith(tuple(f"{top}/" for top in SYSTEM))
 
 
 def below(folder: str, name: str) -> str:
@@ -189,10 +202,16 @@ class ModelCopy:
                 self.skipped.add(folder, reason="folder already copied, or a link loop")
                 continue
             self.seen.add(here)
+            try:
+                names = sorted(child.name for child in path.iterdir())  # in order, so that the same folder gives the same copy
+            except OSError as error:
+                if not folder:
+                    raise Refused(f"final_model cannot be read: {error.strerror}") from None
+                self.skipped.add(folder, reason=f"cannot be read: {error.strerror}")
+                continue
             (self.target / folder).mkdir(mode=0o755)
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    self.take(below(folder, entry.name), real, linked)
+            for name in names:
+                self.take(below(folder, name), real, linked)
 
     def take(self, name: str, real: list[str], linked: list[str]) -> None:
         """Copy one entry, or put it on a list if it is a folder."""
@@ -209,16 +228,25 @@ class ModelCopy:
             self.skipped.add(name, reason="belongs to the system, not to the model")
         elif kind == stat.S_IFDIR and name.count("/") >= MAX_DEPTH:
             self.skipped.add(name, reason=f"deeper than {MAX_DEPTH} folders")
+        elif kind == stat.S_IFDIR and path.is_symlink() and is_system(path):
+            self.skipped.add(name, reason="a folder of the system, not of the model")
         elif kind == stat.S_IFDIR:
             (linked if path.is_symlink() else real).append(name)
         else:
-            self.copy(path, self.target / name)
+            self.copy(name)
 
-    def copy(self, source: Path, target: Path) -> None:
+    def copy(self, name: str) -> None:
         if self.files == MAX_MODEL_FILES:
-            raise CollectError(f"final_model has more than {MAX_MODEL_FILES} files")
-        self.bytes += copy_file(source, target)
-        self.files += 1
+            raise Refused(f"final_model has more than {MAX_MODEL_FILES} files")
+        target = self.target / name
+        try:
+            self.bytes += copy_file(self.source / name, target)
+            self.files += 1
+        except OSError as error:
+            if error.errno in CANNOT_WRITE:
+                raise
+            remove(target)
+            self.skipped.add(name, reason=f"cannot be read: {error.strerror}")
 
 
 def collect_model(workspace: Path, handoff: Path, artifacts: Path) -> dict:
@@ -234,6 +262,9 @@ def collect_model(workspace: Path, handoff: Path, artifacts: Path) -> dict:
     try:
         copy.run()
         partial.rename(target)
+    except Refused as reason:
+        shutil.rmtree(partial, ignore_errors=True)
+        return {"final_model": "refused", "error": str(reason)}
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # gives the space back
         raise
@@ -288,7 +319,7 @@ class Snapshot:
             self.bytes += copy_file(self.source / name, target)
             self.files += 1
         except (CollectError, OSError) as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
                 raise
             remove(target)
             self.left_out.add(name, bytes=size, reason=f"cannot be read: {error}")
