@@ -203,7 +203,8 @@ class ModelCopy:
                 continue
             self.seen.add(here)
             try:
-                names = sorted(child.name for child in path.iterdir())  # in order, so that the same folder gives the same copy
+                # In order, so that the same folder gives the same copy.
+                names = sorted(child.name for child in path.iterdir())
             except OSError as error:
                 if not folder:
                     raise Refused(f"final_model cannot be read: {error.strerror}") from None
