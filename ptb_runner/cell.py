@@ -168,16 +168,16 @@ def read_cell(folder: Path) -> Cell:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, patience_sec: float = 1.0) -> Iterator[None]:
     """Hold the cell for this process, so that no two runners work on one folder.
 
-    Raises Busy when another runner holds it.
+    Raises Busy when another runner holds it. The patience is for those that only look: `is_held` has it for a moment.
     """
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder / ".runner.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=patience_sec)
     except Timeout:
         owner = (read_json(folder / "status.json") or {}).get("launcher", {})
         who = f" (process {owner['pid']} on {owner['host']})" if "pid" in owner else ""
@@ -191,7 +191,7 @@ def locked(folder: Path) -> Iterator[None]:
 def is_held(folder: Path) -> bool:
     """Whether a runner is at work on the cell right now."""
     try:
-        with locked(folder):
+        with locked(folder, patience_sec=0):
             return False
     except UsageError:
         return True

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from ptb_runner import limits
-from ptb_runner.cell import is_held, mark, now, read_cell, read_json, write_json
+from ptb_runner.cell import Busy, mark, now, read_cell, read_json, write_json
 from ptb_runner.explain import UsageError
 from ptb_runner.run import run_cell
 
@@ -61,14 +61,11 @@ class CellJob:
             try:
                 if not received:
                     self._run()
-            except UsageError as error:
-                if is_held(self.folder):
-                    log.info("another runner has the cell: nothing to do here")
-                    return
-                self._fail(str(error))
-                raise
+            except Busy:
+                log.info("another runner has the cell: nothing to do here")
+                return
             except Exception as error:
-                self._fail(f"{type(error).__name__}: {error}")
+                self._fail(str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}")
                 raise
         state = (read_json(self.folder / "status.json") or {}).get("state")
         if OUT_OF_TIME in received and state != "finished" and callable(requeue):

@@ -130,7 +130,7 @@ def _begin(cell: Cell, code: Path) -> None:
     }
     write_json(cell.folder / "launcher.json", fields)
     if (read_json(cell.folder / "status.json") or {}).get("state") in watch.OVER:
-        mark(cell, "planned", "")
+        mark(cell, "planned", None)
 
 
 # --- How they are -------------------------------------------------------------------------------------
@@ -221,20 +221,25 @@ def _with_accounts(found: dict[int, JobState]) -> dict[int, JobState]:
     }
 
 
+def refresh(sweep: Path) -> dict[int, JobState]:
+    """The same, and write what became of jobs to their cells' status.
+
+    Lost or cancelled cells would otherwise look as if they still ran, and requeued ones as if they were over.
+    """
+    found = states(sweep)
+    for number, one in found.items():
+        _note(sweep / str(number), one)
+    return found
+
+
 # --- Waiting and cancelling ---------------------------------------------------------------------------
 
 
 def wait(sweep: Path, cells: list[Cell], poll_sec: float) -> dict[int, JobState]:
-    """Wait until no job works for any of the cells, and return how they are.
-
-    What becomes of a job is written to its cell's status as soon as it is known: lost or cancelled ones would
-    otherwise look as if they still ran, and requeued ones as if they were over.
-    """
+    """Wait until no job works for any of the cells, and return how they are; status.json is kept true meanwhile."""
     while True:
-        known = states(sweep)
+        known = refresh(sweep)
         mine = {_number(cell): known[_number(cell)] for cell in cells if _number(cell) in known}
-        for number, one in mine.items():
-            _note(sweep / str(number), one)
         if not any(one.where in WAITED_FOR for one in mine.values()):
             return mine
         time.sleep(poll_sec)
@@ -274,8 +279,6 @@ def cancel(sweep: Path, numbers: list[int] | None = None, timeout_sec: float = 6
         for folder in local:
             pool.stop(folder)
         time.sleep(_LOCAL_POLL_SEC)
-        known = states(sweep)
-        for number in left:
-            _note(sweep / str(number), known[number])
+        known = refresh(sweep)
         left = [number for number in left if known[number].where in WAITED_FOR]
     return left
