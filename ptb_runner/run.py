@@ -135,6 +135,8 @@ async def run_trials(
     _write_job(cell, plan, secrets)
     with show(progress) if show else contextlib.nullcontext():
         await _run_missing(cell, missing, progress, secrets, interrupts, shared)
+    if interrupts.seen:
+        _set_aside_killed(cell, [name for name in names if name not in progress.finished])
     _write_job(cell, plan, secrets)
     result = write_result(cell, names, started_at)
     _sweep_handoffs(cell, result["trials"])
@@ -266,6 +268,18 @@ def _set_aside_unfinished(cell: Cell, secrets: Redactor) -> None:
         if folder.is_dir() and _finished(cell, folder.name) is None:
             secrets.folder(folder)
             set_aside(cell, folder.name)
+
+
+def _set_aside_killed(cell: Cell, cancelled: list[str]) -> None:
+    """Clear the place of trials that were cancelled, but by then had failed: of the signal itself.
+
+    Slurm sends it to every process of a job, a terminal to every one in front: a sandbox may die of it before we
+    hear of it ourselves, and Harbor files that as the trial's error.
+    """
+    for name in cancelled:
+        record = _finished(cell, name)
+        if record and record["outcome"] in (Outcome.infra_error, Outcome.eval_failed):
+            set_aside(cell, name)
 
 
 def set_aside(cell: Cell, name: str) -> None:

@@ -7,8 +7,10 @@ come as keyword arguments.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import Any, override
 
@@ -226,4 +228,22 @@ class Gated(Honest):
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         while self.gate and not Path(self.gate).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
             await asyncio.sleep(0.05)
+        await super().run(instruction, environment, context)
+
+
+class DiesOfTheSignal(Scripted):
+    """Its first run ends as when a signal kills the sandbox before the runner hears of it; then it answers hello."""
+
+    command = WRITE_OK
+
+    def __init__(self, *args: Any, counter: str, number: str = "SIGTERM", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.counter, self.number = Path(counter), signal.Signals[number]
+
+    @override
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        if not self.counter.exists():
+            self.counter.touch()
+            os.kill(os.getpid(), self.number)
+            raise RuntimeError("the sandbox is gone")
         await super().run(instruction, environment, context)

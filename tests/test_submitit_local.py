@@ -17,6 +17,10 @@ from tests.launch_kit import HONEST, waits
 from tests.run_kit import agent
 
 LOCAL = "launcher=submitit_local"
+PROGRAM = (
+    "import sys; from pathlib import Path; from ptb_runner.launch.job import CellJob; CellJob(Path(sys.argv[1]))()"
+)
+RUN_JOB = (sys.executable, "-c", PROGRAM)
 
 
 def test_a_failing_cell_stops_no_other(make_sweep):
@@ -96,9 +100,7 @@ def test_a_job_that_finds_another_runner_ends_quietly(make_sweep, tmp_path):
     sweep = make_sweep([waits(tmp_path / "gate")], LOCAL)
     submitit.submit(sweep.folder, sweep.cells)
     sweep.wait_for_agent(0)
-    program = "import sys; from ptb_runner.launch.job import CellJob, Path; CellJob(Path(sys.argv[1]))()"
-    done = subprocess.run([sys.executable, "-c", program, sweep.folder / "0"], check=False, timeout=30)
-    assert done.returncode == 0
+    subprocess.run([*RUN_JOB, sweep.folder / "0"], check=True, timeout=30)
     assert sweep.launcher(0)["error"] is None
     sweep.open()
     sweep.wait()
@@ -117,6 +119,18 @@ with _passing_on_signals() as received:
     assert heard == [1] and received == {signal.SIGUSR2}, (heard, received)
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=30).returncode == 0
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR2"])
+def test_a_trial_whose_sandbox_died_of_the_signal_is_run_again(make_sweep, tmp_path, number):
+    """Slurm signals every process of a job; what a sandbox's death looks like is not the trial's own failure."""
+    dies = agent("DiesOfTheSignal", counter=str(tmp_path / "counter"), number=number)
+    sweep = make_sweep([dies], LOCAL)
+    subprocess.run([*RUN_JOB, sweep.folder / "0"], check=True, timeout=30)
+    assert sweep.cell(0).status["state"] == "cancelled"
+    assert [path.name for path in (sweep.folder / "0" / "superseded").iterdir()] == ["hello__001.1"]
+    subprocess.run([*RUN_JOB, sweep.folder / "0"], check=True, timeout=30)
+    assert sweep.outcomes == ["scored"]
 
 
 # --- A cluster that does not answer -------------------------------------------------------------------
