@@ -12,39 +12,17 @@ import socket
 import struct
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from collections.abc import Iterator
+from typing import BinaryIO, override
 
 from ptb_runner.sandbox import bwrap
-from ptb_runner.sandbox.output import Listener, Output
-from ptb_runner.sandbox.transfer import PipeReader
+from ptb_runner.sandbox.jobs import KILL_SEC, Command, Job, Jobs
 
 START_SEC = 30
-KILL_SEC = 5
-"""How long the end of a command's processes is waited for; after that the whole sandbox goes."""
 
 CREDENTIALS = struct.Struct("3i")
 
 _live: set["Box"] = set()
-
-
-@dataclass(frozen=True)
-class Command:
-    """A shell command, where it runs and its whole environment."""
-
-    shell: str
-    cwd: str
-    env: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A command under way. `exit` gives its exit code, or None when the sandbox ended first."""
-
-    number: int
-    exit: asyncio.Future[int | None]
 
 
 def kill_all() -> None:
@@ -53,16 +31,16 @@ def kill_all() -> None:
         box.kill()
 
 
-class Box:
+class Box(Jobs):
     """One sandbox. Made by `await Box.start(layout)`; ended by `await box.stop()`."""
 
     def __init__(self, layout: bwrap.Layout) -> None:
+        super().__init__()
         self.pid: int | None = None
         """Of the sandbox's init, in the host's numbers; None until it said that it runs."""
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._exits: dict[int, asyncio.Future[int | None]] = {}
-        self._outputs: set[Output] = set()
         self._count = 0
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -101,116 +79,30 @@ class Box:
             raise RuntimeError(f"the sandbox did not start: {box.last_words()}")
         return box
 
-    def spawn(self, command: Command, stdout: int, stderr: int, stdin: int | None = None) -> Job:
-        """Starts a command on these descriptors (its own copies); without stdin, its input is empty.
+    @override
+    def pipe(self) -> tuple[int, int]:
+        return os.pipe()
 
-        Only ever pass pipes and files in memory: a process inside could open a passed file again, with more rights.
-        """
+    @override
+    @contextlib.contextmanager
+    def text(self, content: str) -> Iterator[int]:
+        with _in_memory(content) as file:
+            yield file.fileno()
+
+    @override
+    async def spawn(self, command: Command, stdout: int, stderr: int, stdin: int | None = None) -> Job:
+        """Only ever pass pipes and files in memory: a process inside could open a passed file with more rights."""
         self._count += 1
-        job = Job(self._count, self._loop.create_future())
+        job = Job(str(self._count), self._loop.create_future())
         wanted = {"command": command.shell, "cwd": command.cwd, "env": command.env}
         with _in_memory(json.dumps(wanted)) as request:
             fds = [request.fileno(), stdout, stderr, *([] if stdin is None else [stdin])]
-            self._send({"run": job.number}, fds)
-        self._exits[job.number] = job.exit
+            self._send({"run": self._count}, fds)
+        self._exits[self._count] = job.exit
         return job
 
-    async def wait(self, job: Job, timeout_sec: float | None = None) -> int:
-        """The exit code. When time is up (TimeoutError) or the caller is cancelled, all its processes die first.
-
-        Raises RuntimeError when the sandbox ended.
-        """
-        try:
-            async with asyncio.timeout(timeout_sec or None):
-                code = await asyncio.shield(job.exit)
-        except (TimeoutError, asyncio.CancelledError):
-            await asyncio.shield(self._end(job))
-            raise
-        if code is None:
-            raise self._gone()
-        return code
-
-    async def run(
-        self,
-        command: Command,
-        timeout_sec: float | None = None,
-        listeners: tuple[Listener | None, Listener | None] = (None, None),
-    ) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error. Listeners get the two streams as they come. See wait()."""
-        with self._collected(listeners[0]) as out, self._collected(listeners[1]) as err:
-            job = self.spawn(command, out.write_end, err.write_end)
-            out.start()
-            err.start()
-            code = await self.wait(job, timeout_sec)
-            return code, await out.finish(), await err.finish()
-
-    async def feed(self, command: Command, write: Callable[[int], object], timeout_sec: float) -> tuple[int, str]:
-        """Runs a command on what `write`, in a thread, writes to the pipe it gets and closes.
-
-        Returns the exit code and the output. What `write` raises is raised, but for the command's own end of reading.
-        """
-        source, sink = os.pipe()
-        with self._collected() as output:
-            try:
-                job = self.spawn(command, output.write_end, output.write_end, source)
-            except BaseException:
-                os.close(sink)
-                raise
-            finally:
-                os.close(source)
-            output.start()
-            writer = asyncio.ensure_future(asyncio.to_thread(write, sink))
-            try:
-                code = await self.wait(job, timeout_sec)
-            finally:
-                await asyncio.wait([writer], timeout=KILL_SEC)
-                if not writer.done():
-                    # A process inside kept the other end, and does not read: only its death frees the thread.
-                    self.kill()
-                (problem,) = await asyncio.gather(writer, return_exceptions=True)
-            if isinstance(problem, BaseException) and not isinstance(problem, BrokenPipeError):
-                raise problem
-            return code, await output.finish()
-
-    async def drain[T](
-        self, command: Command, read: Callable[[PipeReader], T], timeout_sec: float, given: str = ""
-    ) -> tuple[int, str, T | Exception]:
-        """Runs a command, its input `given`, whose output `read` reads in a thread.
-
-        Returns the exit code, standard error, and what `read` returned or raised.
-        """
-        source, sink = os.pipe()
-        ended = threading.Event()
-        with self._collected() as errors, _in_memory(given) as stdin:
-            try:
-                job = self.spawn(command, sink, errors.write_end, stdin.fileno())
-            except BaseException:
-                os.close(source)
-                raise
-            finally:
-                os.close(sink)
-            errors.start()
-            reader = asyncio.ensure_future(asyncio.to_thread(_read_and_close, read, source, ended))
-            try:
-                code = await self.wait(job, timeout_sec)
-            finally:
-                ended.set()
-                (result,) = await asyncio.gather(reader, return_exceptions=True)
-            if isinstance(result, BaseException) and not isinstance(result, Exception):
-                raise result
-            return code, await errors.finish(), result
-
-    @contextlib.contextmanager
-    def _collected(self, listener: Listener | None = None) -> Iterator[Output]:
-        output = Output(listener)
-        self._outputs.add(output)
-        try:
-            yield output
-        finally:
-            output.leave(self._outputs.discard)
-
+    @override
     def kill(self) -> None:
-        """Ends the sandbox and all in it at once, without waiting."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid or self._process.pid, signal.SIGKILL)
@@ -221,8 +113,7 @@ class Box:
         # bwrap ends after its child, pid 1 of the namespace, which the kernel lets go only after all others.
         await asyncio.to_thread(self._process.wait, KILL_SEC)
         self._lost()
-        for output in self._outputs:
-            output.close()
+        self.close_outputs()
         _live.discard(self)
 
     def last_words(self) -> str:
@@ -231,12 +122,14 @@ class Box:
         lines = os.pread(self._said.fileno(), 4096, max(0, size - 4096)).decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "bwrap said nothing"
 
-    def _gone(self) -> RuntimeError:
+    @override
+    def gone(self) -> RuntimeError:
         return RuntimeError(f"the sandbox is gone: {self.last_words()}")
 
-    async def _end(self, job: Job) -> None:
+    @override
+    async def end(self, job: Job) -> None:
         with contextlib.suppress(RuntimeError):
-            self._send({"kill": job.number})
+            self._send({"kill": int(job.name)})
         await asyncio.wait([job.exit], timeout=KILL_SEC)
         if not job.exit.done():
             # Processes that breed faster than they are killed, or a stopped supervisor.
@@ -246,7 +139,7 @@ class Box:
         try:
             socket.send_fds(self._channel, [json.dumps(message).encode()], fds or [])
         except OSError:
-            raise self._gone() from None
+            raise self.gone() from None
 
     def _receive(self) -> None:
         try:
@@ -282,15 +175,3 @@ def _in_memory(text: str) -> BinaryIO:
     file.write(text.encode(errors="surrogateescape"))
     file.seek(0)
     return file
-
-
-def _read_and_close[T](read: Callable[[PipeReader], T], fd: int, ended: threading.Event) -> T:
-    stream = PipeReader(fd, ended)
-    try:
-        result = read(stream)
-        # A reader may know the end before it comes; the writer must not die of a broken pipe.
-        while stream.read(1 << 16):
-            pass
-        return result
-    finally:
-        os.close(fd)

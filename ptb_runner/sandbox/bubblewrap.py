@@ -8,25 +8,23 @@ host's, read-only). A public network is the host's own, with its loopback servic
 """
 
 import asyncio
-import contextlib
 import os
-import shlex
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, override
 
-from harbor.environments.base import BaseEnvironment, ExecResult, OutputStream
+from harbor.environments.base import ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.options import EnvironmentOptions
 from harbor.models.task.config import TaskOS
-from harbor.utils.path_filter import filter_paths_by_patterns
 from pydantic import Field
 
-from ptb_runner.sandbox import bwrap, scratch, transfer
-from ptb_runner.sandbox.box import Box, Command, kill_all
-from ptb_runner.sandbox.output import Listener
+from ptb_runner.sandbox import bwrap, scratch
+from ptb_runner.sandbox.box import Box, kill_all
+from ptb_runner.sandbox.environment import HANDOFF, JobsEnvironment
+from ptb_runner.sandbox.jobs import Command
 from ptb_runner.sandbox.scratch import reap
 
 __all__ = ["BubblewrapEnvironment", "BubblewrapOptions", "describe", "kill_all", "problems", "reap", "unsupported"]
@@ -34,14 +32,10 @@ __all__ = ["BubblewrapEnvironment", "BubblewrapOptions", "describe", "kill_all",
 describe = bwrap.describe
 
 DEFAULT_WORKDIR = "/app"
-HANDOFF = "/handoff"
-TRANSFER_SEC = 3600
 OTHER_BACKENDS = "use podman, docker, modal or beaker"
 ROOT = (None, "root", "0", 0)
 # NumPy's BLAS picks its code by CPU; where that guess is wrong, these are how the machine's owner corrected it.
 HOST_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-# GNU tar's exit code 1: some files changed, shrank or vanished meanwhile. The archive is whole all the same.
-TAR_OK = (0, 1)
 
 
 class BubblewrapOptions(EnvironmentOptions):
@@ -107,7 +101,7 @@ def _definition_reasons(folder: Path) -> list[str]:
     return [f"{folder.name}/{name} needs a container engine" for name in names if (folder / name).exists()]
 
 
-class BubblewrapEnvironment(BaseEnvironment):
+class BubblewrapEnvironment(JobsEnvironment):
     """One sandbox of a Harbor trial. See the module's text for what it does and does not do."""
 
     options_model = BubblewrapOptions
@@ -184,11 +178,6 @@ class BubblewrapEnvironment(BaseEnvironment):
             folders=[target for target in self._mount_targets(writable_only=True) if target not in mounted],
         )
 
-    @property
-    def _is_agents(self) -> bool:
-        # Harbor names the agent's environment <trial>__env, and shortens a verifier's long name from its end.
-        return self.session_id.endswith("__env") and "__verifier__" not in self.session_id
-
     async def _upload_loose_files(self) -> None:
         if not self._enable_environment_dir_upload or not self.environment_dir.is_dir():
             return
@@ -226,14 +215,15 @@ class BubblewrapEnvironment(BaseEnvironment):
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
         return ExecResult(stdout=out, stderr=err, return_code=code)
 
+    @override
     def _running(self) -> Box:
         if self._box is None:
             raise RuntimeError(f"the sandbox of {self.session_id} is not running")
         return self._box
 
-    def _listener(self, stream: OutputStream) -> Listener | None:
-        callback = self._output_callback()
-        return (lambda text: callback(text, stream)) if callback else None
+    @override
+    def _of_root(self, shell: str) -> Command:
+        return self._command(shell, "/")
 
     def _command(self, shell: str, cwd: str | None = None, env: dict[str, str] | None = None) -> Command:
         variables = {
@@ -244,94 +234,3 @@ class BubblewrapEnvironment(BaseEnvironment):
             **(self._merge_env(env) or {}),
         }
         return Command(shell, cwd or self.workdir, variables)
-
-    @override
-    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        source = Path(source_path)
-        mode = (await asyncio.to_thread(source.stat)).st_mode & 0o777
-        inner = shlex.quote(f"{target_path.rstrip('/')}/{source.name}")
-        script = (
-            f't={shlex.quote(target_path)}; [ ! -d "$t" ] || t={inner}; mkdir -p -- "$(dirname -- "$t")" && '
-            f'rm -f -- "$t" && cat > "$t" && chmod {mode:o} -- "$t"'
-        )
-        await self._feed(script, lambda fd: transfer.copy(source, fd))
-
-    @override
-    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        await self._upload(Path(source_dir), target_dir)
-
-    async def _upload(self, source: Path, target: str, wanted: Callable[[str], bool] = lambda name: True) -> None:
-        if not await asyncio.to_thread(source.is_dir):
-            raise FileNotFoundError(f"{source} is no folder")
-        into = shlex.quote(target)
-        script = f"mkdir -p -- {into} && exec tar -x --no-same-owner -C {into}"
-        await self._feed(script, lambda fd: transfer.pack(source, fd, wanted))
-
-    @override
-    async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        """Raises RuntimeError when it is no regular file; a link is none."""
-        path = PurePosixPath(source_path)
-        script = f"exec tar -c -C {shlex.quote(str(path.parent))} -- {shlex.quote(path.name)}"
-        await self._drain(script, lambda stream: transfer.unpack_file(stream, Path(target_path)), source_path)
-
-    @override
-    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        await self._download(source_dir, target_dir, "")
-
-    @override
-    async def download_dir_with_exclusions(
-        self, *, source_dir: str, target_dir: Path | str, exclude: list[str]
-    ) -> None:
-        flags = " ".join(f"--exclude={shlex.quote(pattern)}" for pattern in exclude)
-        await self._download(source_dir, target_dir, flags)
-
-    @override
-    async def download_dir_filtered(
-        self,
-        *,
-        source_dir: str,
-        target_dir: Path | str,
-        include: Sequence[str] | None = None,
-        exclude: Sequence[str] | None = None,
-        protect: Sequence[str] | None = None,
-    ) -> None:
-        listing = await self.exec(f"cd -- {shlex.quote(source_dir)} && find . -type f -printf '%P\\n'", cwd="/")
-        if listing.return_code != 0:
-            raise RuntimeError(f"cannot list {source_dir}: {listing.stderr}")
-        names = (listing.stdout or "").splitlines()
-        chosen = set(filter_paths_by_patterns(names, include=include, exclude=exclude)) | set(protect or ())
-        kept = chosen.intersection(names)
-        await self._download(source_dir, target_dir, "--verbatim-files-from --no-recursion -T -", kept)
-
-    async def _download(self, source: str, target: Path | str, flags: str, names: Iterable[str] | None = None) -> None:
-        what = "." if names is None else ""
-        # --hard-dereference: each name of a file gets the content, as links are not unpacked.
-        script = f"exec tar -c --ignore-failed-read --hard-dereference -C {shlex.quote(source)} {flags} {what}"
-        given = "".join(f"{name}\n" for name in names or ())
-        refused = await self._drain(script, lambda stream: transfer.unpack(stream, Path(target)), source, given)
-        if refused:
-            self.logger.warning(f"left out of the copy of {source}: {'; '.join(refused[:20])}")
-
-    async def _feed(self, script: str, write: Callable[[int], object]) -> None:
-        with _in_time("upload"):
-            code, said = await self._running().feed(self._command(script, "/"), write, TRANSFER_SEC)
-        if code != 0:
-            raise RuntimeError(f"upload failed with exit code {code}: {said.strip()}")
-
-    async def _drain[T](self, script: str, read: Callable[[transfer.PipeReader], T], source: str, given: str = "") -> T:
-        command = self._command(script, "/")
-        with _in_time(f"download of {source}"):
-            code, said, result = await self._running().drain(command, read, TRANSFER_SEC, given)
-        if code not in TAR_OK or isinstance(result, Exception):
-            reason = said.strip() if code not in TAR_OK and said.strip() else f"exit code {code}, {result!r}"
-            raise RuntimeError(f"download of {source} failed: {reason}")
-        return result
-
-
-@contextlib.contextmanager
-def _in_time(what: str) -> Iterator[None]:
-    """Harbor would take a bare TimeoutError for one of its own."""
-    try:
-        yield
-    except TimeoutError:
-        raise RuntimeError(f"{what} took more than {TRANSFER_SEC} seconds") from None

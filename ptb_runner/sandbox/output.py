@@ -23,11 +23,11 @@ class Output:
     the command too, because a process that it left in the background must not die of a broken pipe.
     """
 
-    def __init__(self, listener: Listener | None = None) -> None:
-        """`listener` gets the text as it comes; while it is busy, the command is held up."""
+    def __init__(self, pipe: tuple[int, int], listener: Listener | None = None) -> None:
+        """`listener` gets the text as it comes; while it is busy, the command is held up. Closes both ends in time."""
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._read_end, self.write_end = os.pipe()
+        self._read_end, self.write_end = pipe
         os.set_blocking(self._read_end, False)
         self._kept = bytearray()
         self._dropped = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ptb_runner.sandbox import box, bubblewrap
+from ptb_runner.sandbox import environment, jobs
 from ptb_runner.sandbox.bubblewrap import BubblewrapEnvironment
 from ptb_runner.sandbox.transfer import PipeReader, Refused, unpack, unpack_file
 
@@ -137,7 +137,7 @@ def test_a_download_is_not_held_up_by_who_keeps_the_pipe(run, tmp_path):
 
 
 def test_an_upload_that_nobody_reads_ends(run, monkeypatch):
-    monkeypatch.setattr(box, "KILL_SEC", 0.5)
+    monkeypatch.setattr(jobs, "KILL_SEC", 0.5)
 
     async def body(env: BubblewrapEnvironment) -> None:
         def write(fd: int) -> None:
@@ -154,7 +154,7 @@ def test_an_upload_that_nobody_reads_ends(run, monkeypatch):
 
 
 def test_a_transfer_that_takes_too_long_is_no_harbor_timeout(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(bubblewrap, "TRANSFER_SEC", 0.3)
+    monkeypatch.setattr(environment, "TRANSFER_SEC", 0.3)
 
     async def body(env: BubblewrapEnvironment) -> None:
         await env.exec("truncate -s 900G huge")
