@@ -141,8 +141,9 @@ def states(sweep: Path) -> dict[int, JobState]:
 
     Asks the cluster once, and returns within some client timeouts whether it answers or not.
     """
-    records = {int(path.parent.name): job.read(path.parent) for path in sweep.glob("[0-9]*/launcher.json")}
-    on_slurm = {number: one for number, one in records.items() if one.get("kind") == "slurm"}
+    files = {int(path.parent.name): job.read(path.parent) for path in sweep.glob("[0-9]*/launcher.json")}
+    records = {number: one for number, one in files.items() if "kind" in one}
+    on_slurm = {number: one for number, one in records.items() if one["kind"] == "slurm"}
     # First the jobs, then the cells' own status: a job that ends in between has written it.
     known = {number: _local(sweep / str(number), one) for number, one in records.items() if number not in on_slurm}
     known |= _slurm(sweep, on_slurm) if on_slurm else {}
