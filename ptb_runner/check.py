@@ -15,10 +15,21 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ptb_runner import menu
-from ptb_runner.config import BACKENDS, LAUNCHERS, Config, Kind, MissingScore, Option, options, typed
+from ptb_runner import menu, test_data
+from ptb_runner.config import (
+    BACKENDS,
+    LAUNCHERS,
+    Config,
+    ContentKind,
+    Kind,
+    MissingScore,
+    Option,
+    options,
+    typed,
+)
 from ptb_runner.explain import find, unknown_key
 from ptb_runner.paths import TEMPLATES
+from ptb_runner.render import agent_hours, item_limit
 
 _SECRET_NAME = re.compile(r"key|token|secret|password|passwd|credential|auth(?!or)", re.IGNORECASE)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -40,7 +51,7 @@ def problems(config: DictConfig, conf_dirs: list[str]) -> list[str]:
         *_secrets(config),
         *_agent(cell),
         *_benchmark(cell),
-        *_backend(cell),
+        *_content(cell),
     ]
 
 
@@ -53,10 +64,16 @@ def warnings(cell: Config) -> list[str]:
             f"benchmark.zero_shot has no score for model {cell.model.id}: "
             "a trial without a usable model will have no final score"
         )
-    own = benchmark.agent_hours
-    if cell.agent.timeout_hours is not None and own is not None and cell.agent.timeout_hours != own:
+    own, used = benchmark.agent_hours, agent_hours(cell)
+    if own is not None and used != own:
+        name = "budget.hours" if cell.agent.timeout_hours is None else "agent.timeout_hours"
+        found.append(f"{name}={used:g} differs from the benchmark's {own:g}: not comparable")
+    if item_limit(cell) != -1:
+        found.append(f"only {item_limit(cell)} items are scored: not comparable")
+    if test_data.wanted(cell) and not test_data.file(cell.benchmark.id).is_file():
         found.append(
-            f"agent.timeout_hours={cell.agent.timeout_hours:g} differs from the benchmark's {own:g}: not comparable"
+            "test data is not downloaded: the agent gets no check against contamination; "
+            f"first: ptb cache test-data benchmark={cell.benchmark.id}"
         )
     return found
 
@@ -115,7 +132,8 @@ def _secrets(config: DictConfig) -> Iterator[str]:
     for root in ("agent.env", "agent.options"):
         raw = OmegaConf.to_container(OmegaConf.select(config, root), resolve=False)
         for key, value in _strings(raw, root):
-            if _SECRET_NAME.search(key.rpartition(".")[2]) and value and "${oc.env:" not in value:
+            refers = "${oc.env:" in value or value.startswith("{env:")  # the latter is OpenCode's way
+            if _SECRET_NAME.search(key.rpartition(".")[2]) and value and not refers:
                 name = key.rpartition(".")[2].upper()
                 yield (
                     f"{key}: looks like a secret written out, and would be stored\n"
@@ -147,6 +165,7 @@ def _agent(cell: Config) -> Iterator[str]:
         yield f"agent.import_path={agent.import_path}: not of the form module:Class\n  for example my_agents:FastAgent"
     for option, names in (
         ("agent.env_vars", agent.env_vars),
+        ("benchmark.env_vars", cell.benchmark.env_vars),
         ("benchmark.verifier_env_vars", cell.benchmark.verifier_env_vars),
     ):
         for name in names:
@@ -167,9 +186,10 @@ def _benchmark(cell: Config) -> Iterator[str]:
     yield from _post_train(cell) if benchmark.kind is Kind.post_train else ()
     if benchmark.path:
         yield from _task_folder(Path(benchmark.path))
-    for model, score in benchmark.zero_shot.items():
-        if not 0 <= score <= 1:
-            yield f"benchmark.zero_shot.{model}={score}: a score is a number from 0 to 1"
+    for name in ("zero_shot", "few_shot", "instruct"):
+        for model, score in getattr(benchmark, name).items():
+            if not 0 <= score <= 1:
+                yield f"benchmark.{name}.{model}={score}: a score is a number from 0 to 1"
     if benchmark.models and cell.model.id not in benchmark.models:
         yield (
             f"model={cell.model.id}: benchmark {benchmark.id} cannot be run with it\n"
@@ -186,10 +206,8 @@ def _post_train(cell: Config) -> Iterator[str]:
             yield f"benchmark.{name}: needs a value, since benchmark {benchmark.id} is of kind post_train"
     if benchmark.path:
         yield "benchmark.path: only for kind harbor; a post_train benchmark is rendered from benchmark.layers"
-    tries, each = len(benchmark.evaluation.tries), benchmark.evaluation.try_timeout_hours
-    if not tries:
-        yield "benchmark.evaluation.tries: empty, nothing would be scored\n  [[]] is one try without extra arguments"
-    elif benchmark.verifier_hours is not None and each > benchmark.verifier_hours:
+    each = benchmark.evaluation.try_timeout_hours
+    if benchmark.verifier_hours is not None and each > benchmark.verifier_hours:
         yield (
             f"benchmark.evaluation.try_timeout_hours={each:g}: more than benchmark.verifier_hours="
             f"{benchmark.verifier_hours:g}\n  the verifier would be ended before its first try is over"
@@ -210,7 +228,20 @@ def _task_folder(path: Path) -> Iterator[str]:
         yield f"{path / 'task.toml'}: not readable as TOML: {error}"
 
 
-def _backend(cell: Config) -> Iterator[str]:
+def _content(cell: Config) -> Iterator[str]:
+    content = cell.content
+    if content.kind is ContentKind.builtin:
+        return
+    if cell.benchmark.kind is not Kind.post_train:
+        yield f"content=upstream: benchmark {cell.benchmark.id} is none of PostTrainBench's\n  type content=builtin"
+    if not content.path and not (content.url and content.commit):
+        yield "content.path: needs a value\n  type content.path=DIR, or content.url=URL content.commit=COMMIT"
+    if content.path and not Path(content.path).is_dir():
+        yield f"content.path={content.path}: no such folder\n  it names a PostTrainBench checkout"
+
+
+def backend_refusals(cell: Config) -> Iterator[str]:
+    """Why the chosen backend cannot run the cell; a dry run only tells it."""
     if cell.backend.kind == "bubblewrap" and cell.benchmark.gpus:
         yield (
             f"backend=bubblewrap has no GPU, benchmark.gpus={cell.benchmark.gpus} asks for some\n"

@@ -177,9 +177,10 @@ def _run(config: DictConfig) -> int:
     planned = plan.plan(cell)
     out = display.console()
     if config.dry_run:
-        display.print_plan(planned, out)
+        refusals = plan.refusals(cell)
+        display.print_plan(planned, refusals, out)
         out.print(f"nothing was launched; next: ptb resume {display.shown(folder)}", markup=False)
-        return OK
+        return UNSCORED if refusals else OK
     for warning in planned.warnings:
         out.print(f"note: {warning}", markup=False)
     if cell.config.launcher.kind == "debug":

@@ -64,12 +64,26 @@ class MissingScore(Enum):
     nothing = "nothing"
 
 
+class ContentKind(Enum):
+    """Where a benchmark's prompt and evaluation come from."""
+
+    builtin = "builtin"
+    upstream = "upstream"
+
+
 class KeepModel(Enum):
     """Which trained models stay in the cell's folder."""
 
     never = "never"
     scored = "scored"
     always = "always"
+
+
+class PodmanNetwork(Enum):
+    """What a podman container's public network is."""
+
+    own = "own"
+    host = "host"
 
 
 class OnInterrupt(Enum):
@@ -80,12 +94,56 @@ class OnInterrupt(Enum):
 
 
 @dataclass
+class TryConfig:
+    """A rung of the evaluation's ladder: so many tries with the same arguments."""
+
+    count: int = option(1, "Tries with these arguments.", least=1)
+    args: list[str] = option([], "Extra arguments of evaluate.py.")
+    timeout_hours: float | None = option(None, "Hours that each may take; null: try_timeout_hours.", above=0)
+
+
+@dataclass
+class GraderConfig:
+    """The LLM that grades answers, where a benchmark is scored by one; what it leaves open, evaluate.py knows."""
+
+    model: str | None = option(None, "The grader's name at its API; null: the benchmark needs no grader.")
+    base_url: str | None = option(None, "Its OpenAI-compatible API; null: OPENAI_BASE_URL, else OpenAI's.")
+    reasoning_effort: str | None = option(None, "How hard it thinks; null: its own default.")
+    workers: int = option(64, "Judgements under way at once.", least=1)
+    retries: int = option(5, "Further tries of a judgement that failed.", least=0)
+
+
+@dataclass
 class EvaluationConfig:
-    """How the verifier scores `final_model` (kind post_train)."""
+    """How `final_model` is scored (kind post_train): what evaluate.py reads, and how often it is tried."""
 
     limit: int = option(-1, "Items of the benchmark to score; -1 for all.", least=-1)
-    tries: list[list[str]] = option([[]], "Extra arguments of evaluate.py, one list a try, until one succeeds.")
+    tries: list[TryConfig] = option([], "Tries, each {count, args, timeout_hours}, until one scores; empty: one.")
     try_timeout_hours: float = option(1.0, "Hours that one try may take.", above=0)
+    task: str | None = option(None, "What evaluate.py runs: module:function of inspect_evals, or one of its own.")
+    task_args: dict[str, Any] = option({}, "Arguments of a task of inspect_evals.")
+    data: dict[str, Any] = option({}, "Where the items are, if the task does not know (path, name, split, file ...).")
+    quick_limit: int = option(-1, "Items that suffice for a quick try, the agent's default; -1: all.", least=-1)
+    max_tokens: int = option(4096, "Tokens of an answer.", least=1)
+    max_model_len: int | None = option(None, "Tokens of question and answer; null: the model's own limit.", least=1)
+    max_connections: int = option(8, "Questions to the model at once.", least=1)
+    gpu_memory_utilization: float = option(0.8, "Share of the GPU's memory for serving.", above=0, most=1)
+    tool_parser: str | None = option(None, "How the server reads tool calls, such as hermes; null: no tools.")
+    epochs: int = option(1, "Times that each item is asked.", least=1)
+    max_errors: float = option(0.0, "Share of items that may go without a score.", least=0, most=1)
+    grader: GraderConfig = option(GraderConfig, "The LLM that grades answers.")
+
+
+@dataclass
+class HeldOutConfig:
+    """Where `ptb cache test-data` finds a benchmark's test items, for the check against contamination."""
+
+    source: str | None = option(None, "Data set on the model hub, or a format such as json.", result=False)
+    name: str | None = option(None, "Part of the data set.", result=False)
+    split: str = option("test", "Split that is scored.", result=False)
+    files: list[str] = option([], "Data files, where `source` is a format.", result=False)
+    question: str = option("question", "Field that holds the question.", result=False)
+    answer: str | None = option("answer", "Field that holds the answer; null: none.", result=False)
 
 
 @dataclass
@@ -107,7 +165,9 @@ class BenchmarkConfig:
     shared: list[str] = option([], "Files of environment/ that tests/ gets its own copy of.")
     path: str | None = option(None, "A Harbor task folder to run as it is (kind harbor, no layers).")
     models: list[str] = option([], "Models that this benchmark can be run with; empty: any.")
-    agent_hours: float | None = option(None, "Hours that the agent has; null: the task's own limit.", above=0)
+    agent_hours: float | None = option(
+        None, "Hours that the benchmark gives an agent, the default of budget.hours; null: the task's own.", above=0
+    )
     verifier_hours: float | None = option(None, "Hours that the verifier has; null: the task's own.", above=0)
     build_hours: float = option(0.5, "Hours that starting a sandbox may take, image build included.", above=0)
     workdir: str = option("/app", "Folder in which the agent works, inside the sandbox.")
@@ -120,14 +180,23 @@ class BenchmarkConfig:
     evaluation: EvaluationConfig = option(EvaluationConfig, "How final_model is scored.")
     snapshot: SnapshotConfig = option(SnapshotConfig, "What is kept of the workspace.", result=False)
     zero_shot: dict[str, float] = option({}, "Zero-shot score of each base model (0 to 1), by model id.")
+    few_shot: dict[str, float] = option({}, "Few-shot score of each base model (0 to 1), by model id.", result=False)
+    instruct: dict[str, float] = option(
+        {}, "Score (0 to 1) of the official tuned sibling of each base model, by the base model's id.", result=False
+    )
+    weight: float | None = option(None, "Weight in a mean over benchmarks; null: in none.", least=0, result=False)
+    allowed_data: list[str] = option([], "Training data that judges are told is allowed.", result=False)
+    disallowed_data: list[str] = option([], "Data that judges are told must not be trained on.", result=False)
+    test_data: HeldOutConfig = option(HeldOutConfig, "Where its test items are.", result=False)
     missing_score: MissingScore = option(
         MissingScore.nothing,
         "What a trial without a usable model counts as: base_model (its zero-shot score) or nothing.",
     )
     pass_reward: float = option(1.0, "Reward from which a trial counts as passed.", result=False)
-    verifier_env_vars: list[str] = option(
-        [], "Names of host variables that the verifier needs, such as a grader's key."
+    env_vars: list[str] = option(
+        [], "Names of host variables that evaluate.py needs in both sandboxes, such as a grader's key."
     )
+    verifier_env_vars: list[str] = option([], "Names of host variables that the verifier alone needs.")
 
 
 @dataclass
@@ -140,6 +209,7 @@ class ModelConfig:
     revision: str | None = option(None, "Revision on the model hub.")
     layers: list[str] = option([], "Folders of templates/ that bring the model's files into the task.")
     identity: dict[str, Any] = option({}, "Fields of config.json that final_model must share; null: not checked.")
+    chat: str | None = option(None, "Family of its chat template, such as qwen3.")
 
 
 @dataclass
@@ -150,11 +220,51 @@ class AgentConfig:
     name: str | None = option(None, "Harbor's name of a built-in agent.")
     import_path: str | None = option(None, "An agent class of one's own, as module:Class.")
     model: str | None = option(None, "The agent's own LLM, as provider/name.")
-    version: str | None = option(None, "Version of the agent's CLI; null: Harbor's default.")
-    timeout_hours: float | None = option(None, "Hours the agent has, instead of benchmark.agent_hours.", above=0)
+    version: str | None = option(None, "Version of the agent's CLI; latest or null: the newest.")
+    timeout_hours: float | None = option(None, "Hours this agent has, instead of budget.hours.", above=0)
     options: dict[str, Any] = option({}, "Keyword arguments of Harbor's agent class.")
     env: dict[str, str] = option({}, "Settings for the agent's environment; secrets only as ${oc.env:NAME}.")
     env_vars: list[str] = option([], "Names of host variables that the agent needs, such as its API key.")
+
+
+@dataclass
+class BudgetConfig:
+    """How much of a benchmark is run: prompt, timer, limits and metadata follow."""
+
+    id: str = option("full", "Name in metadata.")
+    hours: float | None = option(None, "Hours that the agent has; null: the benchmark's own.", above=0)
+    limit: int | None = option(None, "Items that are scored, -1 for all; null: benchmark.evaluation.limit.", least=-1)
+
+
+@dataclass
+class ContentConfig:
+    """Where a post-training benchmark's prompt and evaluation come from."""
+
+    kind: ContentKind = option(ContentKind.builtin, "builtin: ours; upstream: those of a PostTrainBench checkout.")
+    path: str | None = option(None, "A PostTrainBench checkout.", result=False)
+    url: str | None = option(None, "A git repository to fetch it from instead, into a cache.", result=False)
+    commit: str | None = option(None, "The commit to fetch.", result=False)
+
+
+@dataclass
+class PinsConfig:
+    """Versions of what an image is built from."""
+
+    image: str | None = option(None, "Image to build upon.")
+    node_image: str | None = option(None, "Image to take Node from.")
+    torch_backend: str | None = option(None, "Which builds of torch, such as cu128.")
+    packages: dict[str, str] = option({}, "Python packages and their versions.")
+    sources: dict[str, str] = option({}, "Python packages that are built from a git URL with a commit.")
+    clis: dict[str, str] = option({}, "The agents' CLIs by Harbor's name of the agent: a version, or latest.")
+
+
+@dataclass
+class ParityConfig:
+    """The published runs that a cell is to match, if any."""
+
+    id: str | None = option(None, "Name of the reference; null: none.", result=False)
+    title: str = option("", "What the reference is.", result=False)
+    reference: dict[str, Any] = option({}, "Every setting of the reference, as a tree of options.", result=False)
 
 
 @dataclass
@@ -175,6 +285,42 @@ class BubblewrapConfig(BackendConfig):
     kind: str = option("bubblewrap", "Which kind of sandbox.")
     scratch_dir: str | None = option(None, "Where the sandboxes' files live; null: the temp folder.", result=False)
     read_only_paths: list[str] = option([], "Further host folders that sandboxes may read, at their own path.")
+
+
+@dataclass
+class EngineConfig(BackendConfig):
+    """What the container engines of this machine have in common."""
+
+    image: str | None = option(None, "Image for tasks that bring none; a folder with a Dockerfile is built.")
+    pull_tries: int = option(4, "Times an image is pulled until it succeeds.", least=1, result=False)
+
+
+@dataclass
+class PodmanConfig(EngineConfig):
+    """Podman containers on this machine."""
+
+    kind: str = option("podman", "Which kind of sandbox.")
+    nested: str = option(
+        "auto", "Whether podman gets a configuration for restricted machines: auto, true or false.", result=False
+    )
+    network: PodmanNetwork = option(
+        PodmanNetwork.own, "What a public network is: podman's own, or the host's (always in a restricted machine)."
+    )
+    gpu_devices: list[str] = option(["nvidia.com/gpu=all"], "CDI names of the GPUs of each sandbox.")
+    run_args: list[str] = option([], "Further arguments of `podman run`, such as --shm-size=8g.")
+    mirrors: dict[str, str] = option({}, "Mirror to ask before a registry, by the registry's host.", result=False)
+    logins: list[str] = option([], "Registries that podman must be logged in to.", result=False)
+    helper_dir: str | None = option(None, "Folder with a netavark that fits podman, if not the system's.", result=False)
+    scratch_dir: str | None = option(
+        None, "Where runner and containers share files; null: the temp folder.", result=False
+    )
+
+
+@dataclass
+class DockerConfig(EngineConfig):
+    """Docker containers on this machine, by Harbor's own docker environment."""
+
+    kind: str = option("docker", "Which kind of sandbox.")
 
 
 @dataclass
@@ -288,6 +434,10 @@ class Config:
     model: ModelConfig = option(MISSING, "The model to post-train.")
     agent: AgentConfig = option(MISSING, "Who does it.")
     backend: BackendConfig = option(MISSING, "Where it is done.", result=False)
+    budget: BudgetConfig = option(BudgetConfig, "How much of it.")
+    content: ContentConfig = option(ContentConfig, "Where prompt and evaluation come from.")
+    pins: PinsConfig = option(PinsConfig, "Versions of what an image is built from.")
+    parity: ParityConfig = option(ParityConfig, "What it is to match.", result=False)
     launcher: LauncherConfig = option(MISSING, "Where the runner process lives.", result=False)
     attempts: int = option(1, "Trials of each task.", least=1)
     concurrency: int = option(4, "Trials at once.", least=1, result=False)
@@ -300,14 +450,18 @@ class Config:
     progress: ProgressConfig = option(ProgressConfig, "How progress is shown.", result=False)
 
 
-BACKENDS: dict[str, type[BackendConfig]] = {"bubblewrap": BubblewrapConfig}
+BACKENDS: dict[str, type[BackendConfig]] = {
+    "bubblewrap": BubblewrapConfig,
+    "podman": PodmanConfig,
+    "docker": DockerConfig,
+}
 LAUNCHERS: dict[str, type[LauncherConfig]] = {
     "inline": InlineConfig,
     "debug": DebugConfig,
     "submitit_local": SubmititLocalConfig,
     "slurm": SlurmConfig,
 }
-GROUPS = ("benchmark", "model", "agent", "backend", "launcher")
+GROUPS = ("benchmark", "model", "agent", "backend", "budget", "content", "pins", "launcher")
 
 
 @functools.cache

@@ -48,8 +48,8 @@ def shown(folder: Path) -> Path:
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
-def print_plan(plan: Plan, out: Console) -> None:
-    """The plan of one cell, as `dry_run=true` prints it."""
+def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
+    """The plan of one cell, as `dry_run=true` prints it, and why it could not be launched."""
     config = plan.cell.config
     table = Table("", "", title=f"Plan: cell {plan.cell.id}", show_header=False, title_justify="left")
     none = "the task's own"
@@ -58,6 +58,7 @@ def print_plan(plan: Plan, out: Console) -> None:
         "model": config.model.id,
         "agent": " ".join(filter(None, (config.agent.id, config.agent.model, config.agent.version))),
         "backend": f"{config.backend.kind}, launcher {config.launcher.kind}",
+        "budget, content": f"{config.budget.id}, {config.content.kind.name}",
         "trials": f"{plan.n_trials}, at most {plan.sandboxes_at_once} at once",
         "sandboxes": "one for the agent, then one for the verifier, of each trial",
         "agent's limit": duration(plan.agent_hours) if plan.agent_hours is not None else none,
@@ -73,6 +74,8 @@ def print_plan(plan: Plan, out: Console) -> None:
     out.print(table)
     for warning in plan.warnings:
         out.print(f"note: {warning}", markup=False)
+    for refusal in refusals:
+        out.print(f"not ready: {refusal}", markup=False)
 
 
 @contextlib.contextmanager

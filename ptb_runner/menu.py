@@ -11,7 +11,11 @@ GROUP_HELP = {
     "model": "the model that is post-trained",
     "agent": "who does it",
     "backend": "the sandboxes it is done in",
+    "budget": "how much of the benchmark: hours, items",
+    "content": "where a post-training benchmark's prompt and evaluation come from",
+    "pins": "versions in the images",
     "launcher": "where the runner's own process lives",
+    "parity": "settings of published runs, to be compared with them",
     "experiment": "several choices and options under one name",
 }
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ptb_runner import backend, check
-from ptb_runner.cell import Cell, differences, identity_of, locked, read_cell, write_cell, write_status
+from ptb_runner import backend, check, parity
+from ptb_runner.cell import Cell, differences, identity_of, locked, read_cell, write_cell, write_json, write_status
 from ptb_runner.config import Config, typed, without_secrets
 from ptb_runner.explain import UsageError
 from ptb_runner.render import agent_hours, render
@@ -34,12 +34,17 @@ class Plan:
 
 def preflight(config: Config) -> list[str]:
     """What the cell needs of this machine and does not find; nothing is created or launched."""
-    return [*_missing_keys(config), *_agent_class(config), *_sandbox_problems(config)]
+    return [
+        *check.backend_refusals(config),
+        *_missing_keys(config),
+        *_agent_class(config),
+        *_sandbox_problems(config),
+    ]
 
 
 def keys(config: Config) -> dict[str, bool]:
     """The names of the variables that the cell needs, and whether each is set; never a value."""
-    names = [*config.agent.env_vars, *config.benchmark.verifier_env_vars]
+    names = [*config.agent.env_vars, *config.benchmark.env_vars, *config.benchmark.verifier_env_vars]
     return {name: bool(os.environ.get(name)) for name in dict.fromkeys(names)}
 
 
@@ -119,7 +124,7 @@ def _prepare(config: dict[str, Any], folder: Path, overrides: list[str]) -> Cell
     try:
         render(typed(config), rendered)
         _validate(rendered)
-        if reasons := _unsupported(rendered, "the rendered task", typed(config)):
+        if not config["dry_run"] and (reasons := _unsupported(rendered, "the rendered task", typed(config))):
             raise UsageError(reasons[0])
         identity = identity_of(config, rendered)
         if (folder / "cell.yaml").exists():
@@ -129,6 +134,8 @@ def _prepare(config: dict[str, Any], folder: Path, overrides: list[str]) -> Cell
     finally:
         shutil.rmtree(rendered, ignore_errors=True)
     cell = write_cell(folder, config, identity, overrides)
+    if cell.config.parity.id:
+        write_json(folder / "parity.json", parity.report(cell.config, cell.task))
     if not (folder / "status.json").exists():
         attempts = {"expected": cell.config.attempts, "finished": 0, "running": {}, "by_outcome": {}}
         write_status(cell, "planned", None, attempts)
@@ -183,10 +190,24 @@ def plan(cell: Cell) -> Plan:
         verifier_hours=hours[1],
         gpu_hours=config.benchmark.gpus * longest * config.attempts,
         keys=keys(config),
-        warnings=check.warnings(config),
+        warnings=[*check.warnings(config), *parity.deviations(config)],
     )
 
 
+def refusals(cell: Cell) -> list[str]:
+    """Why a rendered cell cannot be launched on this machine, with this backend; asked by dry runs."""
+    return preflight(cell.config) or task_refusals(cell)
+
+
+def task_refusals(cell: Cell) -> list[str]:
+    """Why the backend cannot run the rendered task, whatever the machine."""
+    return _unsupported(cell.task, "the rendered task", cell.config)
+
+
 def faults(config: DictConfig, conf_dirs: list[str]) -> list[str]:
-    """Everything that forbids a launch: what the configuration says, then what this machine lacks."""
-    return check.problems(config, conf_dirs) or preflight(typed(config))
+    """Everything that forbids a launch: what the configuration says, then what this machine lacks.
+
+    A dry run goes on without the latter, and its plan says what is missing.
+    """
+    found = check.problems(config, conf_dirs)
+    return found if found or config.dry_run else preflight(typed(config))

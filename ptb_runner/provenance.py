@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Iterator
-from enum import Enum
+from pathlib import Path
 from typing import Any
 
-import yaml
+from omegaconf import DictConfig, OmegaConf
 
+from ptb_runner import parity
 from ptb_runner.cell import Cell, read_json
-from ptb_runner.config import options
+from ptb_runner.config import BenchmarkConfig, options
 from ptb_runner.paths import CONF, PACKAGE
+from ptb_runner.render import agent_hours, item_limit
 
 
 def provenance(cell: Cell, trials: list[dict[str, Any]]) -> dict[str, Any]:
@@ -28,52 +29,66 @@ def provenance(cell: Cell, trials: list[dict[str, Any]]) -> dict[str, Any]:
         "overrides": cell.overrides,
         "agent_version": next((trial["agent_version"] for trial in trials if trial["agent_version"]), None),
         "observed_gpu": None,
+        "parity": cell.config.parity.id,
         "comparable": not why,
         "not_comparable_because": why,
     }
 
 
 def deviations(cell: Cell) -> list[str]:
-    """Limits that differ from the benchmark's own, a line each."""
-    found = []
-    own, used = cell.config.benchmark.agent_hours, cell.config.agent.timeout_hours
-    if used is not None and used != own:
-        found.append(
-            f"the agent had {used:g} h, the benchmark's own limit is {own if own is not None else 'the task'} h"
-        )
-    if cell.config.benchmark.evaluation.limit != -1:
-        found.append(f"scored on {cell.config.benchmark.evaluation.limit} items only")
-    changed = [
-        text for text in cell.overrides if text.lstrip("+").startswith("benchmark.") and "benchmark.path" not in text
+    """Limits and settings that differ from the benchmark's own, or from the reference of `parity`, a line each."""
+    config = cell.config
+    reference = {key for key, _ in parity.settings(config)}
+    found = list(parity.deviations(config))
+    own, used = config.benchmark.agent_hours, agent_hours(config)
+    if used != own and "budget.hours" not in reference:
+        limit = f"{own:g}" if own is not None else "the task's"
+        found.append(f"the agent had {used:g} h, the benchmark's own limit is {limit} h")
+    if item_limit(config) != -1 and "budget.limit" not in reference:
+        found.append(f"scored on {item_limit(config)} items only")
+    settled = reference | {"benchmark.path", "benchmark.evaluation.limit"}
+    changed = {
+        key: text
+        for text in cell.overrides
+        if (key := text.partition("=")[0].lstrip("+~")).startswith("benchmark.") and key not in settled
+    }
+    found += [f"the benchmark was changed: {text}" for text in changed.values()]
+    return found + [
+        text
+        for key, text in _changed_in_files(cell)
+        if key not in settled and not any(key == one or key.startswith(f"{one}.") for one in changed)
     ]
-    found += [f"the benchmark was changed: {text}" for text in changed if "evaluation.limit" not in text]
-    return found + [text for key, text in _changed_in_files(cell) if not any(key in one for one in changed)]
 
 
 def _changed_in_files(cell: Cell) -> Iterator[tuple[str, str]]:
     """Options of a benchmark of ours that a file of the user's changes (an experiment's): no override tells that."""
     path = next((path for path in CONF.glob("benchmark/*.yaml") if path.stem == cell.config.benchmark.id), None)
-    own = yaml.safe_load(path.read_text()) if path else None
-    if own is None or {entry for entry in own.get("defaults", []) if isinstance(entry, str)} - {"_self_"}:
-        return  # not ours, or one that takes values from another file
+    if path is None:
+        return
+    own, used = _typed(_with_defaults(path)), parity.plain(cell.config.benchmark)
     for item in options():
         group, *names = item.key.split(".")
-        if group == "benchmark" and item.result and item.key != "benchmark.evaluation.limit":
-            ours, used = _at(own, names, item.default), _at(dataclasses.asdict(cell.config.benchmark), names, None)
-            if _plain(used) != _plain(ours):
-                yield item.key, f"the benchmark was changed: {item.key} is {_plain(used)}, its own is {_plain(ours)}"
+        if group == "benchmark" and item.result and (ours := _at(own, names)) != (theirs := _at(used, names)):
+            yield item.key, f"the benchmark was changed: {item.key} is {theirs}, its own is {ours}"
 
 
-def _at(table: Any, names: list[str], default: Any) -> Any:
+def _with_defaults(path: Path) -> DictConfig:
+    """A file of ours, laid over those that it takes values from."""
+    own: Any = OmegaConf.load(path)
+    names = [entry for entry in own.pop("defaults", []) if isinstance(entry, str) and entry != "_self_"]
+    below = [_with_defaults(path.parent / f"{name}.yaml") for name in names]
+    return OmegaConf.merge(*below, own)  # type: ignore[return-value]
+
+
+def _typed(own: DictConfig) -> dict[str, Any]:
+    """With the schema's defaults, as plain data."""
+    return parity.plain(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(BenchmarkConfig), own)))
+
+
+def _at(table: Any, names: list[str]) -> Any:
     for name in names:
-        if not isinstance(table, dict) or name not in table:
-            return default
         table = table[name]
     return table
-
-
-def _plain(value: Any) -> Any:
-    return value.name if isinstance(value, Enum) else value
 
 
 def git_state() -> dict[str, Any] | None:

@@ -86,5 +86,6 @@ def redactor(cell: Cell) -> Redactor:
     """The one for a cell: what its agent and its verifier are given from the host's environment."""
     written = yaml.load((cell.folder / "cell.yaml").read_text(), yaml.CSafeLoader)["config"]
     names = _REFERENCE.findall(json.dumps({"agent": written["agent"], "benchmark": written["benchmark"]}))
-    names += [*cell.config.agent.env_vars, *cell.config.benchmark.verifier_env_vars]
+    benchmark = cell.config.benchmark
+    names += [*cell.config.agent.env_vars, *benchmark.env_vars, *benchmark.verifier_env_vars]
     return Redactor({name: os.environ[name] for name in names if name in os.environ})

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner.config import Config
+from ptb_runner import test_data, upstream
+from ptb_runner.config import Config, ContentKind, TryConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import TEMPLATES
 
 if TYPE_CHECKING:
     import jinja2
+
+
+EVALUATE = ["python3", "-I", "/tests/evaluate.py"]
+NPM = {
+    "claude-code": "@anthropic-ai/claude-code",
+    "codex": "@openai/codex",
+    "gemini-cli": "@google/gemini-cli",
+    "opencode": "opencode-ai",
+}
 
 
 def render(config: Config, task: Path) -> None:
@@ -31,10 +42,20 @@ def render(config: Config, task: Path) -> None:
         )
         return
     task.mkdir(parents=True)
-    for layer in [*config.benchmark.layers, *config.model.layers]:
+    for layer in [*config.benchmark.layers, *config.model.layers, *_kit(config)]:
         _lay(TEMPLATES / layer, task, config)
+    test_data.give(config, task)
+    if config.content.kind is ContentKind.upstream:
+        upstream.lay(config, task)
+    if (task / "environment" / "Dockerfile").is_file() and (task / "tools").is_dir():
+        shutil.copytree(task / "tools", task / "environment" / "image" / "tools")  # for backends without mounts
     for name in config.benchmark.shared:
         _share(task, name)
+
+
+def _kit(config: Config) -> list[str]:
+    """The layer with the check against contamination, which is of use only beside the test items."""
+    return ["decontamination"] if test_data.given(config) else []
 
 
 def _lay(layer: Path, task: Path, config: Config) -> None:
@@ -66,7 +87,7 @@ def _templates(folder: Path) -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
+        loader=jinja2.FileSystemLoader([folder, TEMPLATES]),  # includes are named from TEMPLATES
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -78,12 +99,18 @@ def _templates(folder: Path) -> jinja2.Environment:
 
 
 def _share(task: Path, name: str) -> None:
-    """Give tests/ its own copy of a file of environment/, so that the verifier never reads the agent's."""
+    """Give tests/ its own copy of a file or folder of environment/, so that the verifier never reads the agent's.
+
+    A file that a layer put into tests/ stays: it is the verifier's version.
+    """
     source, target = task / "environment" / name, task / "tests" / name
-    if not source.is_file():
+    if not source.exists():
         raise UsageError(f"benchmark.shared: environment/ has no file {name!r}\n  it has: {_names(source.parent)}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(source, target)
+    for path in [source] if source.is_file() else sorted(source.rglob("*")):
+        copy = target / path.relative_to(source) if path != source else target
+        if path.is_file() and not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, copy)
 
 
 def _names(folder: Path) -> str:
@@ -91,8 +118,18 @@ def _names(folder: Path) -> str:
 
 
 def agent_hours(config: Config) -> float | None:
-    """Hours that the agent has: one value for the prompt, the timer and Harbor's limit. None: the task's own."""
-    return config.benchmark.agent_hours if config.agent.timeout_hours is None else config.agent.timeout_hours
+    """Hours that the agent has: one value for the prompt, the timer and Harbor's limit. None: the task's own.
+
+    `agent.timeout_hours` is for one agent; without it `budget.hours` counts, which is the benchmark's own
+    `agent_hours` unless another budget was chosen.
+    """
+    given = (config.agent.timeout_hours, config.budget.hours, config.benchmark.agent_hours)
+    return next((hours for hours in given if hours is not None), None)
+
+
+def item_limit(config: Config) -> int:
+    """Items that are scored, -1 for all."""
+    return config.benchmark.evaluation.limit if config.budget.limit is None else config.budget.limit
 
 
 def duration(hours: float) -> str:
@@ -111,6 +148,17 @@ def _context(config: Config) -> dict[str, Any]:
     return {
         "benchmark": benchmark,
         "model": model,
+        "agent": config.agent,
+        "budget": config.budget,
+        "pins": config.pins,
+        "clis": clis(config),
+        "items": item_limit(config),
+        "full_budget": hours == (benchmark.agent_hours or 0.0) and item_limit(config) == -1,
+        "gpu_names": [name.rstrip("!") for name in benchmark.gpu_types],  # `H100!` is Modal's "nothing else"
+        "for_claude": "claude" in f"{config.agent.id} {config.agent.name}",
+        "decontamination": test_data.given(config),
+        # Harbor takes letters, digits, dots, dashes and underscores.
+        "task_name": re.sub(r"[^A-Za-z0-9._-]+", "-", f"{benchmark.id}-{model.id}").strip("-._") or "task",
         "title": benchmark.title or benchmark.id,
         "model_title": model.title or model.id,
         "agent_hours": hours,
@@ -120,6 +168,30 @@ def _context(config: Config) -> dict[str, Any]:
         "network_mode": "no-network" if benchmark.network.name == "none" else "public",
         "seed": config.seed,
         "verifier_settings": json.dumps(verifier_settings(config), indent=2) + "\n",
+        "benchmark_settings": json.dumps(benchmark_settings(config), indent=2) + "\n",
+    }
+
+
+def clis(config: Config) -> dict[str, str]:
+    """The npm packages of the agents' CLIs that the image holds, with a version or `latest`."""
+    versions = dict(config.pins.clis)
+    if config.agent.name in versions:
+        versions[config.agent.name] = config.agent.version or "latest"
+    return {NPM[name]: version for name, version in versions.items() if name in NPM}
+
+
+def benchmark_settings(config: Config) -> dict[str, Any]:
+    """What evaluate.py is told, in benchmark.json beside it."""
+    evaluation, benchmark = config.benchmark.evaluation, config.benchmark
+    names = ("task", "task_args", "data", "max_tokens", "max_model_len", "max_connections", "gpu_memory_utilization")
+    names += ("tool_parser", "epochs", "max_errors")
+    grader = {name: value for name, value in vars(evaluation.grader).items() if value is not None}
+    return {
+        "id": benchmark.id,
+        "title": benchmark.title or benchmark.id,
+        **{name: getattr(evaluation, name) for name in names},
+        "limit": evaluation.quick_limit,
+        "grader": grader if evaluation.grader.model else None,
     }
 
 
@@ -130,10 +202,17 @@ def verifier_settings(config: Config) -> dict[str, Any]:
         "benchmark": config.benchmark.id,
         "handoff": "/handoff",
         "logs": "/logs/verifier",
-        "evaluate": ["python3", "-I", "/tests/evaluate.py"],
-        "tries": evaluation.tries,
+        "evaluate": upstream.EVALUATE if config.content.kind is ContentKind.upstream else EVALUATE,
+        "tries": [rung for one in evaluation.tries or [TryConfig()] for rung in _rungs(one)],
         "try_timeout_sec": round(evaluation.try_timeout_hours * 3600, 3),
         "metric": "accuracy",
-        "limit": evaluation.limit,
+        "limit": item_limit(config),
         "identity": config.model.identity,
     }
+
+
+def _rungs(one: TryConfig) -> list[Any]:
+    """A rung as the verifier reads it: its arguments once a try, or a table where it has a time limit of its own."""
+    if one.timeout_hours is None:
+        return [one.args] * one.count
+    return [{"count": one.count, "args": one.args, "timeout_sec": round(one.timeout_hours * 3600, 3)}]

@@ -225,7 +225,8 @@ def _agent(config: Config) -> dict[str, Any]:
         "import_path": agent.import_path,
         "model_name": agent.model,
         "override_timeout_sec": hours * 3600 if hours is not None else None,
-        "kwargs": dict(agent.options) | ({"version": agent.version} if agent.version else {}),
+        # Without a version Harbor takes the image's CLI, or installs the newest.
+        "kwargs": dict(agent.options) | ({"version": agent.version} if agent.version not in (None, "latest") else {}),
         # Harbor resolves ${NAME} on the host when the trial starts; the value is in no file.
         "env": dict(agent.env) | {name: f"${{{name}}}" for name in agent.env_vars},
     }

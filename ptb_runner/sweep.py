@@ -185,7 +185,7 @@ def check_all(
             good.append(Composed(number, job, typed(config), without_secrets(config)))
         for fault in faults:
             bad.setdefault(fault, []).append(number)
-    if not bad:
+    if not bad and not good[0].config.dry_run:
         _preflight(good, bad)
     _one_launcher(good, bad)
     if bad:
@@ -256,9 +256,19 @@ def launch(loader: ConfigLoaderImpl, master: DictConfig, jobs: list[list[str]], 
     out = display.console()
     display.print_sweep_plan(folder, [plan.plan(cell) for cell in prepared], out)
     if composed[0].config.dry_run:
+        refusals = _refusals(prepared)
+        for refusal in refusals:
+            out.print(f"not ready: {refusal}", markup=False)
         out.print(f"nothing was launched; next: ptb resume {display.shown(folder)}", markup=False)
-        return 0
+        return 1 if refusals else 0
     return run(folder, prepared)
+
+
+def _refusals(prepared: list[Cell]) -> list[str]:
+    """Why planned cells could not be launched here, each reason once."""
+    of_machine = _machine_faults([cell.config for cell in prepared])
+    of_tasks = [] if of_machine else [text for cell in prepared for text in plan.task_refusals(cell)]
+    return list(dict.fromkeys([*of_machine, *of_tasks]))
 
 
 def _folder(master: DictConfig) -> tuple[Path, bool]:

@@ -302,6 +302,20 @@ def clean(arguments: list[str]) -> int:
     return 0
 
 
+def cache(arguments: list[str]) -> int:
+    """Download what runs can use more than once: `test-data benchmark=NAME`, for the check against contamination."""
+    from ptb_runner import test_data
+    from ptb_runner.display import console
+    from ptb_runner.doctor import compose
+
+    parser = _parser("cache", folder=False)
+    parser.add_argument("what", choices=["test-data"], help="the test items of a benchmark")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for example benchmark=gsm8k")
+    path, count = test_data.download(compose(parser.parse_args(arguments).overrides))
+    console().print(f"wrote {count} items to {path}", markup=False)
+    return 0
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "status": status,
     "logs": logs,
@@ -310,4 +324,5 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "collect": collect,
     "doctor": doctor,
     "clean": clean,
+    "cache": cache,
 }

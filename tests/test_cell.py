@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ptb_runner import cell as cells
-from ptb_runner.config import Option, options, register, without_secrets
+from ptb_runner.config import Option, TryConfig, options, register, without_secrets
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import CONF
 
@@ -54,6 +54,8 @@ def another_value(item: Option, now: Any) -> Any:
     kind = item.type if get_origin(item.type) in (list, dict) else kinds[0]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return next(one for one in kind if one != now)
+    if get_args(kind) == (TryConfig,):
+        return [TryConfig(count=2)]
     if get_origin(kind) is list:
         return [["--another"]] if get_origin(get_args(kind)[0]) is list else ["another"]
     if get_origin(kind) is dict:
@@ -86,6 +88,18 @@ NOT_RESULT = {
     "benchmark.snapshot.max_file_mb",
     "benchmark.snapshot.max_total_mb",
     "benchmark.pass_reward",
+    # Facts about a benchmark: for tables, judges and downloads.
+    "benchmark.few_shot",
+    "benchmark.instruct",
+    "benchmark.weight",
+    "benchmark.allowed_data",
+    "benchmark.disallowed_data",
+    "benchmark.test_data.source",
+    "benchmark.test_data.name",
+    "benchmark.test_data.split",
+    "benchmark.test_data.files",
+    "benchmark.test_data.question",
+    "benchmark.test_data.answer",
     "backend.keep_model",
     "backend.scratch_dir",
     "launcher.kind",

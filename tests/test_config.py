@@ -45,7 +45,7 @@ def test_every_choice_composes(ptb):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["agent=orcale"], ["agent=orcale", "conf", "custom, nop, oracle", "agent=oracle?"]),
+        (["agent=orcale"], ["agent=orcale", "conf", "nop, opencode, oracle", "agent=oracle?"]),
         (["bencmark=hello"], ["bencmark", "benchmark?"]),
         (["agent.timeout_hour=1"], ["agent.timeout_hour", "agent.timeout_hours?"]),
         (["atempts=3"], ["atempts", "attempts?"]),
