@@ -6,6 +6,7 @@ The installed packages (Harbor and all else) are not copied; they are expected t
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 import tempfile
@@ -46,8 +47,6 @@ def environment(code: Path) -> dict[str, str]:
     Without the second, `python -m` puts the folder one stands in before it, which is often the checkout. That folder
     comes last but is there: agents of one's own may import from it.
     """
-    import os
-
     rest = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = dict.fromkeys([str(code), *filter(None, rest), str(Path.cwd())])
     return {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
