@@ -288,18 +288,12 @@ class BubblewrapConfig(BackendConfig):
 
 
 @dataclass
-class EngineConfig(BackendConfig):
-    """What the container engines of this machine have in common."""
-
-    image: str | None = option(None, "Image for tasks that bring none; a folder with a Dockerfile is built.")
-    pull_tries: int = option(4, "Times an image is pulled until it succeeds.", least=1, result=False)
-
-
-@dataclass
-class PodmanConfig(EngineConfig):
+class PodmanConfig(BackendConfig):
     """Podman containers on this machine."""
 
     kind: str = option("podman", "Which kind of sandbox.")
+    image: str | None = option(None, "Image for tasks that bring none; a folder with a Dockerfile is built.")
+    pull_tries: int = option(4, "Times an image is pulled until it succeeds.", least=1, result=False)
     nested: str = option(
         "auto", "Whether podman gets a configuration for restricted machines: auto, true or false.", result=False
     )
@@ -317,7 +311,7 @@ class PodmanConfig(EngineConfig):
 
 
 @dataclass
-class DockerConfig(EngineConfig):
+class DockerConfig(BackendConfig):
     """Docker containers on this machine, by Harbor's own docker environment."""
 
     kind: str = option("docker", "Which kind of sandbox.")

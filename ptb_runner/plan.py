@@ -91,7 +91,7 @@ def _sandbox_problems(config: Config) -> list[str]:
 def _unsupported(task: Path, name: str, config: Config) -> list[str]:
     """Why the backend cannot run a task, and which ones can."""
     kind = config.backend.kind
-    reasons = backend.of(config).unsupported(task)
+    reasons = backend.of(config).unsupported(task, config)
     what = f"{name}: backend={kind} cannot run it: {'; '.join(reasons)}\n  {backend.others(kind)}"
     return [what] if reasons else []
 

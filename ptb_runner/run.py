@@ -209,7 +209,7 @@ def _job_config(cell: Cell) -> JobConfig:
 
 
 def _environment(cell: Cell) -> dict[str, Any]:
-    environment = backend.of(cell.config).environment(cell.config)
+    environment = backend.of(cell.config).environment(cell.config, cell.task)
     if (cell.task / "tools").is_dir():
         # Programs that run beside the agent but are not the agent's to change.
         tools = {"type": "bind", "source": str(cell.task / "tools"), "target": "/opt/ptb", "read_only": True}

@@ -12,15 +12,15 @@ from typing import Any, Protocol, cast
 
 from ptb_runner.config import Config
 
-MODULES = {"bubblewrap": "ptb_runner.backend.bubblewrap"}
+MODULES = {kind: f"ptb_runner.backend.{kind}" for kind in ("bubblewrap", "podman", "docker")}
 
 
 class Backend(Protocol):
     """What the runner asks of a backend; each is a function of the backend's module."""
 
     @staticmethod
-    def environment(config: Config) -> dict[str, Any]:
-        """Harbor's `environment` section for the cell: the class, its kwargs."""
+    def environment(config: Config, task: Path) -> dict[str, Any]:
+        """Harbor's `environment` section for the cell and its task folder: the class, its kwargs."""
         ...
 
     @staticmethod
@@ -29,7 +29,7 @@ class Backend(Protocol):
         ...
 
     @staticmethod
-    def unsupported(task: Path) -> list[str]:
+    def unsupported(task: Path, config: Config) -> list[str]:
         """Why a task folder cannot run on the backend, a line for each reason."""
         ...
 

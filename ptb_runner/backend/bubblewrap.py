@@ -10,10 +10,9 @@ from ptb_runner.config import BubblewrapConfig, Config
 from ptb_runner.sandbox import bubblewrap
 
 kill_all = bubblewrap.kill_all
-unsupported = bubblewrap.unsupported
 
 
-def environment(config: Config) -> dict[str, Any]:
+def environment(config: Config, task: Path) -> dict[str, Any]:
     return {"import_path": "ptb_runner.sandbox.bubblewrap:BubblewrapEnvironment", "kwargs": _kwargs(config)}
 
 
@@ -26,6 +25,10 @@ def _kwargs(config: Config) -> dict[str, Any]:
 
 def problems(config: Config) -> list[str]:
     return bubblewrap.problems(bubblewrap.BubblewrapOptions(**_kwargs(config)))
+
+
+def unsupported(task: Path, config: Config) -> list[str]:
+    return bubblewrap.unsupported(task)
 
 
 def checks(config: Config) -> Iterator[tuple[str, bool, str]]:

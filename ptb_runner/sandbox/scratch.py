@@ -32,7 +32,7 @@ class Scratch:
 
     def record(self, pid: int) -> None:
         """Notes which process is the sandbox, for whoever must end it after us."""
-        os.pwrite(self.lock, f"{pid} {_start_time(pid)}".encode(), 0)
+        os.pwrite(self.lock, f"{pid} {start_time(pid)}".encode(), 0)
 
     def remove(self) -> None:
         """Deletes the folder and gives up the lock. The sandbox must be dead."""
@@ -99,13 +99,13 @@ def _end(recorded: list[str], timeout_sec: float = 2) -> None:
     if len(recorded) != 2 or not recorded[0].isdigit():
         return
     pid, deadline = int(recorded[0]), time.monotonic() + timeout_sec
-    while recorded[1] == str(_start_time(pid)) and time.monotonic() < deadline:
+    while recorded[1] == str(start_time(pid)) and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
 
 
-def _start_time(pid: int) -> int:
+def start_time(pid: int) -> int:
     """Clock ticks from boot to the start of a process, which with its pid names it; 0 when it has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

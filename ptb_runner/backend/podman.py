@@ -1,0 +1,139 @@
+"""The podman backend: containers on this machine. Compose tasks go to Harbor's own podman environment."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ptb_runner.config import Config, PodmanConfig, PodmanNetwork
+from ptb_runner.render import agent_hours
+from ptb_runner.sandbox import podman_machine, podman_nested
+from ptb_runner.sandbox.podman_cli import Podman
+
+TRANSFER_HOURS = 2.0  # what lies between the phases: uploads, collecting, downloads
+COMPOSE = "docker-compose.yaml"
+
+
+def environment(config: Config, task: Path) -> dict[str, Any]:
+    backend = _backend(config)
+    kwargs: dict[str, Any] = {"image": _image(backend), "host_network": _on_host_network(backend)}
+    if is_compose(task):
+        os.environ.update(_variables(backend))  # Harbor's podman is started with this process's environment
+        return {"import_path": "ptb_runner.sandbox.podman_compose:PodmanCompose", "delete": False, "kwargs": kwargs}
+    kwargs |= {
+        "variables": _variables(backend),
+        "pull_tries": backend.pull_tries,
+        "limits": not is_nested(backend),
+        "gpu_devices": list(backend.gpu_devices),
+        "run_args": list(backend.run_args),
+        "lifetime_sec": lifetime_sec(config, task),
+        **({"scratch_dir": backend.scratch_dir} if backend.scratch_dir else {}),
+    }
+    return {"import_path": "ptb_runner.sandbox.podman:PodmanEnvironment", "kwargs": kwargs}
+
+
+def _backend(config: Config | None) -> PodmanConfig:
+    return config.backend if config and isinstance(config.backend, PodmanConfig) else PodmanConfig()
+
+
+def _image(backend: PodmanConfig) -> str | None:
+    """A folder is named from where the user stands; trials run elsewhere."""
+    return str(Path(backend.image).resolve()) if backend.image and Path(backend.image).is_dir() else backend.image
+
+
+def is_nested(backend: PodmanConfig) -> bool:
+    """Whether podman gets our configuration for restricted machines; not over one that the user gave it."""
+    if backend.nested.lower() in ("true", "false"):
+        return backend.nested.lower() == "true"
+    return bool(podman_nested.restrictions()) and "CONTAINERS_CONF" not in os.environ
+
+
+def _on_host_network(backend: PodmanConfig) -> bool:
+    return backend.network is PodmanNetwork.host or is_nested(backend)
+
+
+def _variables(backend: PodmanConfig) -> dict[str, str]:
+    return podman_nested.variables(
+        is_nested(backend), podman_machine.version(), backend.helper_dir, dict(backend.mirrors)
+    )
+
+
+def is_compose(task: Path) -> bool:
+    """Whether a task needs more than one container, or other things that only compose can say."""
+    return (task / "environment" / COMPOSE).exists()
+
+
+def lifetime_sec(config: Config, task: Path) -> int:
+    """After this podman ends a container whose owner forgot it: the sum of all phases, and some."""
+    settings = tomllib.loads((task / "task.toml").read_text())
+    steps = settings.get("steps") or [settings]
+    own = {role: sum(step.get(role, {}).get("timeout_sec", 600.0) for step in steps) for role in ("agent", "verifier")}
+    agent, verifier = agent_hours(config), config.benchmark.verifier_hours
+    phases = [
+        own["agent"] if agent is None else agent * 3600 * len(steps),
+        own["verifier"] if verifier is None else verifier * 3600 * len(steps),
+        config.benchmark.build_hours * 3600,
+        TRANSFER_HOURS * 3600,
+    ]
+    return round(sum(phases))
+
+
+def problems(config: Config) -> list[str]:
+    backend = _backend(config)
+    needs = podman_machine.Needs(
+        nested=is_nested(backend),
+        own_network=not _on_host_network(backend),
+        gpus=bool(config.benchmark.gpus),
+        logins=tuple(backend.logins),
+        helper_dir=backend.helper_dir,
+    )
+    if backend.nested.lower() not in ("auto", "true", "false"):
+        return [f"backend.nested={backend.nested}: it is auto, true or false"]
+    return podman_machine.problems(Podman(_variables(backend)), needs)
+
+
+def unsupported(task: Path, config: Config) -> list[str]:
+    from ptb_runner.sandbox import podman, podman_compose
+
+    if is_compose(task):
+        return podman_compose.unsupported(task)
+    return podman.unsupported(task, _backend(config).image)
+
+
+def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
+    backend = _backend(config)
+    faults = problems(config)
+    yield from (("podman", True, fault) for fault in faults)
+    if faults:
+        return
+    podman = Podman(_variables(backend))
+    yield "podman", False, podman_machine.describe(podman)
+    reasons = ", ".join(podman_nested.restrictions()) or "asked for"
+    if is_nested(backend):
+        yield "nested", False, f"a configuration of our own is used ({reasons}); limits on CPU and memory do not hold"
+    yield "storage", False, podman_machine.storage(podman)
+    yield ("container", *podman_machine.trial_run(podman, backend.image))
+
+
+def reap(config: Config | None) -> list[str]:
+    from ptb_runner.sandbox import podman_reap
+
+    backend = _backend(config)
+    scratch_dir = Path(backend.scratch_dir) if backend.scratch_dir else None
+    return podman_reap.reap(Podman(_variables(backend)), scratch_dir)
+
+
+def clean_images(config: Config) -> list[str]:
+    """Remove the images that were built here and that nothing uses."""
+    from ptb_runner.sandbox import podman_images
+
+    return podman_images.clean(Podman(_variables(_backend(config))))
+
+
+def kill_all() -> None:
+    from ptb_runner.sandbox import podman_container
+
+    podman_container.kill_all()

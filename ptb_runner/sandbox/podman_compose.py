@@ -1,0 +1,138 @@
+"""Compose tasks on Harbor's own podman and docker environments, with what they need laid over from outside.
+
+    environment.import_path = "ptb_runner.sandbox.podman_compose:PodmanCompose"    (or DockerCompose)
+
+The overlay labels every service with its owner and stops it at once. Where no network can be made it also gives all
+services the host's, under their own names, and rewrites the health checks that podman's interface would tear apart.
+"""
+
+import json
+import shlex
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, override
+
+import yaml
+from harbor.environments.base import ExecResult
+from harbor.environments.definition import has_agent_environment_definition
+from harbor.environments.docker.docker import DockerEnvironment, DockerOptions
+from harbor.environments.podman import PodmanEnvironment as HarborPodman
+from pydantic import Field
+
+from ptb_runner.sandbox.engine_labels import labels
+from ptb_runner.sandbox.environment import HANDOFF
+
+
+class ComposeOptions(DockerOptions):
+    """The `environment.kwargs` of compose tasks."""
+
+    host_network: bool = Field(default=False, description="Give every service the host's network.")
+    image: str | None = Field(default=None, description="Image of tasks without one.")
+    handoff: Path | None = Field(
+        default=None, description="Host folder seen as /handoff, writable for the agent and read-only for a verifier."
+    )
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads Compose's own tags (!reset, !override) as the plain value behind them."""
+
+
+def _plain(loader: _Loader, suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    return loader.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else None
+
+
+_Loader.add_multi_constructor("!", _plain)
+
+
+def overlay(files: Iterable[Path], labelled: Mapping[str, str], host_network: bool) -> str:
+    """A compose file to be read after `files`, with what every service of theirs needs."""
+    services: dict[str, dict[str, Any]] = {"main": {}}
+    has_networks = False
+    for file in files:
+        document = yaml.load(file.read_text(), _Loader) or {}
+        has_networks |= bool(document.get("networks"))
+        for name, service in (document.get("services") or {}).items():
+            services.setdefault(name, {}).update(service or {})
+    lines = ["networks: !reset {}"] if host_network and has_networks else []
+    lines.append("services:")
+    for name, service in sorted(services.items()):
+        lines += [f"  {json.dumps(name)}:", "    stop_grace_period: 0s", f"    labels: {json.dumps(dict(labelled))}"]
+        lines += _on_host_network(service, sorted(services)) if host_network else []
+    return "\n".join(lines) + "\n"
+
+
+def _on_host_network(service: Mapping[str, Any], names: list[str]) -> list[str]:
+    lines = ["    network_mode: host", f"    extra_hosts: {json.dumps([f'{name}:127.0.0.1' for name in names])}"]
+    # podman-compose fails on a !reset of what no earlier file defined.
+    lines += [
+        f"    {key}: !reset {empty}" for key, empty in (("networks", "null"), ("ports", "[]")) if service.get(key)
+    ]
+    test = (service.get("healthcheck") or {}).get("test")
+    if isinstance(test, list) and test[:1] == ["CMD"]:
+        words = ["CMD-SHELL", shlex.join(map(str, test[1:]))]
+        lines += ["    healthcheck:", f"      test: !override {json.dumps(words)}"]
+    return lines
+
+
+class DockerCompose(DockerEnvironment):
+    """Harbor's docker environment and the overlay; images stay."""
+
+    options_model = ComposeOptions
+    options: ComposeOptions  # pyright: ignore[reportIncompatibleVariableOverride]
+    # parse_options() makes the class that options_model names, which the base class cannot know.
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        own = {name: kwargs[name] for name in ComposeOptions.model_fields if name in kwargs}
+        self.options = ComposeOptions.model_validate(own)  # pyright: ignore[reportIncompatibleVariableOverride]
+        task = kwargs["task_env_config"]
+        if not has_agent_environment_definition(kwargs["environment_dir"], docker_image=task.docker_image):
+            task.docker_image = self.options.image
+        self._overlay = tempfile.TemporaryDirectory(prefix="ptb-compose-")
+        super().__init__(*args, **{name: value for name, value in kwargs.items() if name not in own})
+        if self.options.handoff:
+            is_agents = self.session_id.endswith("__env") and "__verifier__" not in self.session_id
+            source = str(self.options.handoff.resolve())
+            self._host_mounts.append(
+                {"type": "bind", "source": source, "target": HANDOFF, "read_only": not is_agents}  # type: ignore[typeddict-item]
+            )
+
+    @property
+    @override
+    def _docker_compose_paths(self) -> list[Path]:
+        paths = super()._docker_compose_paths
+        own = labels(self.trial_paths.trial_dir)
+        last = Path(self._overlay.name) / "overlay.yaml"
+        last.write_text(overlay(paths, own, self.options.host_network and not self._network_disabled))
+        return [*paths, last]
+
+    @override
+    async def _run_docker_compose_command(self, command: list[str], *args: Any, **kwargs: Any) -> ExecResult:
+        if command[:1] == ["down"]:
+            command = ["down", "--volumes", "--timeout", "0"]  # and never --rmi: another trial may need the image
+        return await super()._run_docker_compose_command(command, *args, **kwargs)
+
+    @override
+    async def stop(self, delete: bool) -> None:
+        try:
+            await super().stop(delete=delete)
+        finally:
+            self._overlay.cleanup()
+
+
+class PodmanCompose(DockerCompose, HarborPodman):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """The same over Harbor's podman environment."""
+
+
+def unsupported(task_dir: Path) -> list[str]:
+    """Why a compose task cannot run, one line for each reason; Harbor itself looks at most of it."""
+    task = tomllib.loads((task_dir / "task.toml").read_text())
+    steps = [task, *task.get("steps", [])]
+    policies = [task.get("environment", {}), *(step.get(role, {}) for step in steps for role in ("agent", "verifier"))]
+    policies += [step.get("verifier", {}).get("environment", {}) for step in steps]
+    # Harbor's filter needs an image that it builds from a registry's, and networks: neither can be counted on.
+    wanted = {policy.get("network_mode") for policy in policies} & {"allowlist"}
+    return [f"network_mode {mode!r}: not enforced for compose tasks" for mode in sorted(wanted)]
