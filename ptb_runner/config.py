@@ -315,6 +315,7 @@ class DockerConfig(BackendConfig):
     """Docker containers on this machine, by Harbor's own docker environment."""
 
     kind: str = option("docker", "Which kind of sandbox.")
+    image: str | None = option(None, "Image for tasks that bring none.")
 
 
 @dataclass
