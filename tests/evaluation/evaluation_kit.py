@@ -1,13 +1,17 @@
 """Lays evaluate.py out as a task does, with one benchmark's description, and runs it as a program."""
 
+import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYER = ROOT / "templates" / "evaluation" / "environment"
@@ -17,7 +21,6 @@ FAKE_VLLM = ROOT / "tests" / "fakes" / "model_server.py"
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(LAYER))
-sys.path.insert(0, str(ROOT / "tests" / "fakes"))
 
 
 @dataclass
@@ -53,6 +56,25 @@ class Evaluator:
             check=False,
         )
         return Ran(done.returncode, done.stdout, done.stderr, output)
+
+
+def run_here(folder: Path, benchmark: dict[str, Any], *arguments: object) -> "Ran":
+    """Run evaluate.py in this process: faster than Evaluator, and the same but for the process."""
+    import evaluate  # pyright: ignore[reportMissingImports]
+
+    folder.mkdir(exist_ok=True)
+    (folder / "benchmark.json").write_text(json.dumps(benchmark))
+    output, out, err = folder / "metrics.json", io.StringIO(), io.StringIO()
+    output.unlink(missing_ok=True)
+    before = signal.getsignal(signal.SIGTERM)
+    with patch.object(evaluate, "HERE", folder), redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = evaluate.main(["--json-output-file", str(output), *map(str, arguments)])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return Ran(code, out.getvalue(), err.getvalue(), output)
 
 
 @dataclass

@@ -10,7 +10,7 @@ A script is a list of rules; the first whose `match` is part of the conversation
 
 Without a rule it says "I do not know.". GET /_log tells the bodies of all completions asked for, as JSON.
 
-As a program, `python model_server.py serve MODEL --port N ...` behaves like `vllm serve` as FAKE_VLLM, a JSON object, has it:
+As a program, `model_server.py serve MODEL --port N ...` behaves like `vllm serve`; FAKE_VLLM, a JSON object, says how:
     rules     the script
     delay     seconds until completions work (503 before, while /v1/models already answers)
     die       text to print before it ends with exit code 1
@@ -41,6 +41,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.rules, self.ready_at = rules, ready_at
         self.log: list[Any] = []
+        self.refuse: int | None = None  # the HTTP status of every completion
         self.used = [0] * len(rules)
         self.lock = threading.Lock()
 
@@ -70,8 +71,8 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def log_message(self, *_: Any) -> None:
-        pass
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
 
     def do_GET(self) -> None:
         self.reply(
@@ -82,6 +83,8 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))))
         if time.monotonic() < self.server.ready_at:
             return self.reply(503, {"error": {"message": "still loading"}})
+        if self.server.refuse:
+            return self.reply(self.server.refuse, {"error": {"message": "refused"}})
         if body.get("max_tokens") == 1:  # the evaluator's first token
             return self.reply(200, completion(body, {"say": "Hi"}))
         self.server.log.append(body)

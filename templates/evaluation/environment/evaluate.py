@@ -121,6 +121,7 @@ def evaluate(benchmark: Benchmark, options: argparse.Namespace, logs: Path) -> o
     """The model's metrics; UsageError, InvalidModel or EvaluationError when there are none."""
     # A cache outlives the model: its keys do not know the weights, and a rerun would get the old answers.
     os.environ["INSPECT_CACHE_DIR"] = str(logs / "cache")
+    serving.keep_loopback_off_proxies()
     if benchmark.grader:
         from evaluation_code import judged_scoring as scoring
     else:
@@ -178,4 +179,7 @@ def failed(error: Exception | str, code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # at once: a thread that still waits for an answer would hold up sys.exit

@@ -101,11 +101,13 @@ Result = TypeVar("Result")
 
 def in_parallel(workers: int, jobs: Sequence[Job], work: Callable[[Job], Result]) -> list[Result]:  # noqa: UP047
     """The results of all jobs, in their order. The first exception stops what has not started, and is raised."""
-    with ThreadPoolExecutor(max_workers=max(1, min(workers, len(jobs)))) as pool:
+    pool = ThreadPoolExecutor(max_workers=max(1, min(workers, len(jobs))))
+    try:
         futures = [pool.submit(work, job) for job in jobs]
         wait(futures, return_when=FIRST_EXCEPTION)
         failed = next((future.exception() for future in futures if future.done() and future.exception()), None)
         if failed:
-            pool.shutdown(wait=False, cancel_futures=True)
             raise failed
         return [future.result() for future in futures]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a request under way may take minutes

@@ -79,5 +79,6 @@ def versions() -> dict[str, str]:
 
 
 def one_line(error: BaseException | str, most: int = 400) -> str:
-    """An error's message as a single line; its type where it has none."""
-    return (" ".join(str(error).split()) or type(error).__name__)[:most]
+    """An error's message as a single line, or its type where it has none; of a long one, the beginning and the end."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    return line if len(line) <= most else f"{line[: most // 2]} ... {line[-most // 2 :]}"

@@ -139,6 +139,12 @@ def start(line: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
     )
 
 
+def keep_loopback_off_proxies() -> None:
+    """An http_proxy variable would send what is meant for our server away: to us, nothing would ever answer."""
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -171,10 +177,8 @@ def first_completion(endpoint: Endpoint, timeout: float) -> None:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {endpoint.api_key}"}
     url = endpoint.base_url.rstrip("/") + "/chat/completions"
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    # No proxy: an http_proxy variable would send loopback traffic away.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=max(timeout, 0.1)) as response:
+        with urllib.request.urlopen(request, timeout=max(timeout, 0.1)) as response:
             answer: Any = json.load(response)
     except urllib.error.HTTPError as error:
         said = f"HTTP {error.code}: {one_line(error.read(2000).decode(errors='replace'))}"
