@@ -99,6 +99,15 @@ def test_a_report_of_a_copy_that_is_not_there(sandbox):
 
 # What a model's folder can hold.
 
+
+def weights(model: Path, header: bytes, data: bytes = b"") -> None:
+    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+
+
+def tensor(end: int, begin: int = 0, **fields: object) -> bytes:
+    return json.dumps({"a": {"dtype": "F32", "data_offsets": [begin, end], **fields}}).encode()
+
+
 BAD_MODELS = {
     "a link": (lambda m: (m / "x").symlink_to("/etc/passwd"), "x is a link"),
     "a link below": (lambda m: [(m / "d").mkdir(), (m / "d" / "x").symlink_to("/")], "d/x is a link"),
@@ -135,10 +144,19 @@ BAD_MODELS = {
     "a field missing": (lambda m: change_config(m, head_dim=None), "head_dim in config.json is None"),
     "true for a number": (lambda m: change_config(m, num_hidden_layers=True), "num_hidden_layers"),
     "a decoy": (lambda m: change_config(m, text_config={"hidden_size": 4096}), "hidden_size in config.json is 4096"),
-    # What only the evaluator can see:
     "weights cut": (lambda m: os.truncate(m / "model.safetensors", 1000), "model.safetensors"),
     "weights sparse": (lambda m: os.truncate(m / "model.safetensors", 2**40), "more than the"),
     "weights huge in name": (lambda m: (m / "model.safetensors").write_bytes(b"\xff" * 8 + b"{}"), "header's length"),
+    "weights no header": (lambda m: weights(m, b"{}}"), "damaged header"),
+    "weights a list": (lambda m: weights(m, b"[1, 2]"), "damaged header"),
+    "weights too short": (lambda m: weights(m, tensor(8, shape=[2])), "less than the"),
+    "weights of another size": (lambda m: weights(m, tensor(8, shape=[3]), bytes(8)), "8 bytes for a tensor"),
+    "weights before the start": (lambda m: weights(m, tensor(8, begin=-8, shape=[4])), "no number"),
+    "an index of other tensors": (
+        lambda m: (m / "model.safetensors.index.json").write_text('{"weight_map": {"odd": "model.safetensors"}}'),
+        "model.safetensors lacks odd",
+    ),
+    # What only the evaluator can see:
     "vocabulary changed": (lambda m: change_config(m, vocab_size=1000), "has shape"),
 }
 
@@ -187,11 +205,12 @@ def test_nothing_handed_over_is_executed(sandbox):
 
 def test_stale_results_are_removed_first(sandbox):
     sandbox.logs.mkdir()
-    for name in ("reward.txt", "reward.json", "metrics.json", "verdict.json"):
+    for name in ("reward.txt", "reward.json", "metrics.json", "verdict.json", "diagnostics.json"):
         (sandbox.logs / name).write_text('{"reward": 1, "outcome": "scored"}')
     sandbox.report(final_model="absent")
     assert sandbox.verify()["outcome"] == "no_model"
-    assert [path.name for path in sandbox.logs.iterdir()] == ["verdict.json"]
+    assert sorted(path.name for path in sandbox.logs.iterdir()) == ["diagnostics.json", "verdict.json"]
+    assert read(sandbox.logs / "diagnostics.json") == {"weights": None, "gpus": [], "ended": []}
 
 
 def test_tries_go_on_until_one_scores(sandbox):
@@ -313,3 +332,105 @@ def test_a_verifier_that_is_stopped_says_so(sandbox):
 
 def test_the_shell_entry_point_is_valid():
     assert run("bash", "-n", POST_TRAIN / "tests" / "test.sh").returncode == 0
+
+
+# The ladder of tries.
+
+
+def test_a_rung_may_have_a_count_arguments_and_a_time_limit(sandbox):
+    sandbox.hand_over()
+    sandbox.settings["tries"] = [
+        {"count": 2, "args": ["--max-tokens", "400"], "timeout_sec": 0.5},
+        {"count": 2, "args": ["--max-tokens", "300"]},
+        {},
+        ["--max-tokens", "100"],
+    ]
+    sandbox.fake_evaluator("""
+if "400" in arguments:
+    time.sleep(60)
+if "100" not in arguments:
+    sys.exit("no")
+output.write_text('{"accuracy": 0.5}')
+""")
+    verdict = sandbox.verify()
+    assert verdict["reward"] == 0.5
+    assert [one["args"][1:] for one in verdict["tries"]] == [["400"], ["400"], ["300"], ["300"], [], ["100"]]
+    assert ["0.5 s" in (one["error"] or "") for one in verdict["tries"]] == [True, True, False, False, False, False]
+    assert [one["exit_code"] for one in verdict["tries"]] == [None, None, 1, 1, 1, 0]
+    assert len(list(sandbox.logs.glob("evaluation_*.stderr.log"))) == 6
+
+
+def test_when_no_rung_scores_there_is_no_score(sandbox):
+    sandbox.hand_over()
+    sandbox.settings["tries"] = [{"count": 4}, {"count": 3, "args": ["-a"]}, {"count": 2, "args": ["-b"]}]
+    sandbox.fake_evaluator("output.write_text('{\"accuracy\": 1}'); sys.exit(1)")
+    verdict = sandbox.verify()
+    assert (verdict["outcome"], verdict["reward"], len(verdict["tries"])) == ("eval_failed", None, 9)
+
+
+# What holds the GPU.
+
+
+@pytest.fixture
+def nvidia_smi(sandbox):
+    """A stand-in that lists the processes whose numbers are in a file, as long as they live; its folder, for PATH."""
+    folder = sandbox.root / "bin"
+    folder.mkdir()
+    script = folder / "nvidia-smi"
+    script.write_text(f"""#!{sys.executable}
+import pathlib, sys
+if "--query-gpu" in sys.argv[1]:
+    print("2026/01/01 00:00:00.000, NVIDIA H100, 70000, 81559, 0")
+for pid in pathlib.Path({str(sandbox.root / "holders")!r}).read_text().split():
+    stat = pathlib.Path(f"/proc/{{pid}}/stat")
+    if "--query-compute-apps" in sys.argv[1] and stat.exists() and stat.read_text().split()[2] != "Z":
+        print(pid)
+""")
+    script.chmod(0o755)
+    return folder
+
+
+def test_what_holds_a_gpu_ends_between_tries_but_never_what_runs_the_verifier(sandbox, nvidia_smi):
+    sandbox.hand_over()
+    holder = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    (sandbox.root / "holders").write_text(f"1 {os.getpid()} {holder.pid} 4194300")
+    sandbox.settings["tries"] = [{"count": 2}]
+    sandbox.fake_evaluator(f"""
+if os.path.exists({str(sandbox.root / "again")!r}):
+    output.write_text('{{"accuracy": 0.5}}')
+else:
+    open({str(sandbox.root / "again")!r}, "w").write(str(os.getppid()))
+    open({str(sandbox.root / "holders")!r}, "a").write(f" {{os.getppid()}}")  # the verifier itself
+    sys.exit("out of memory")
+""")
+    verdict = sandbox.verify(PATH=f"{nvidia_smi}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert holder.wait(10) == -signal.SIGKILL
+    assert verdict["reward"] == 0.5
+    told = read(sandbox.logs / "diagnostics.json") or {}
+    assert told["ended"] == [{"pid": holder.pid, "command": "sleep 600", "error": None}]
+    assert len(told["gpus"]) == 2
+    assert told["weights"] == {"files": 1, "bytes": (BASE_MODEL / "model.safetensors").stat().st_size, "tensors": 16}
+
+
+def test_a_model_that_scores_at_once_ends_nobody(sandbox, nvidia_smi):
+    sandbox.hand_over()
+    holder = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    (sandbox.root / "holders").write_text(str(holder.pid))
+    assert sandbox.verify(PATH=f"{nvidia_smi}:{os.environ['PATH']}")["outcome"] == "scored"
+    assert holder.poll() is None
+    holder.kill()
+    holder.wait()
+
+
+# Its exit code.
+
+
+@pytest.mark.parametrize(("scores", "code"), [(True, "0"), (False, "1")])
+def test_the_exit_code_survives_a_reader_that_goes_away(sandbox, scores, code):
+    sandbox.hand_over()
+    sandbox.fake_evaluator("output.write_text('{\"accuracy\": 0.5}')" if scores else "sys.exit(7)")
+    (sandbox.tests / "verifier.json").write_text(json.dumps(sandbox.settings))
+    command = f"({sys.executable} -I {sandbox.tests}/verify.py; echo $? > {sandbox.root}/code) | true"
+    run("bash", "-c", command)
+    assert (sandbox.root / "code").read_text().strip() == code
+    assert (read(sandbox.logs / "verdict.json") or {})["outcome"] == ("scored" if scores else "eval_failed")

@@ -6,14 +6,16 @@ Runs in a sandbox of its own, with the settings in verifier.json beside it:
     handoff          the folder with final_model/ and collect.json, as the collect hook left them
     logs             where to write
     evaluate         the evaluator's command, as a list; it gets --model-path, --limit, --json-output-file and more
-    tries            lists of further arguments for the evaluator, tried in turn until one scores
-    try_timeout_sec  the time limit of each try
+    tries            what is tried in turn until one scores: a list of further arguments for the evaluator, or
+                     {"count": 4, "args": [...], "timeout_sec": 3600}, so many tries with a time limit of their own
+    try_timeout_sec  the time limit of a try that names none
     metric           the field of the evaluator's JSON that is the reward, a number from 0 to 1
     limit            how many samples to score, -1: all
     identity         fields of config.json and the value each must have; a list: any of these; null: not checked
 
-It writes to LOGS: verdict.json, always; metrics.json and reward.txt, only for a scored model; and what the evaluator
-printed, evaluation_<k>.log and evaluation_<k>.stderr.log. Exit codes: 0 scored, 1 not.
+It writes to LOGS: verdict.json and diagnostics.json (the weights, the GPUs, what was ended), always; metrics.json and
+reward.txt, only for a scored model; and what the evaluator printed, evaluation_<k>.log and evaluation_<k>.stderr.log.
+Exit codes: 0 scored, 1 not.
 
 Everything in the hand-off may be hostile. It is read here, with bounds; only the evaluator loads it.
 """
@@ -42,15 +44,24 @@ DEFAULT_LOGS = Path("/logs/verifier")
 MAX_COLLECT_BYTES = 16 * 2**20
 MAX_CONFIG_BYTES = 2**20
 MAX_INDEX_BYTES = 64 * 2**20
+MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, as in the library
 MAX_METRICS_BYTES = 4 * 2**20
 MAX_MODEL_ENTRIES = 200_000
 MAX_REASON = 500
 
 EXIT_INVALID_MODEL = 3  # of an evaluator that can tell a bad model from its own trouble
 KILL_SECONDS = 20
+NVIDIA_SMI_SECONDS = 30
+MAX_LISTED = 100
 PR_SET_CHILD_SUBREAPER = 36
 
-WEIGHTS_INDEX = "model.safetensors.index.json"
+WEIGHTS_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+ELEMENT_BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+}
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 NOT_WEIGHTS = {"training_args.bin", "optimizer.bin", "scheduler.bin", "adapter_model.bin", "adapter_model.safetensors"}
 
@@ -64,12 +75,30 @@ class Unscored(Exception):
 
 
 @dataclass(frozen=True)
+class Try:
+    """One run of the evaluator: its further arguments, and its time limit in seconds."""
+
+    args: list[str]
+    timeout_sec: float
+
+
+def ladder(rungs: list[Any], timeout_sec: float) -> list[Try]:
+    """All tries in their order; ``timeout_sec`` is for those that name none."""
+    tries = []
+    for rung in rungs:
+        one = rung if isinstance(rung, dict) else {"args": rung}
+        step = Try(list(one.get("args", [])), float(one.get("timeout_sec") or timeout_sec))
+        tries += [step] * int(one.get("count", 1))
+    return tries
+
+
+@dataclass(frozen=True)
 class Settings:
     benchmark: str
     handoff: Path
     logs: Path
     evaluate: list[str]
-    tries: list[list[str]]
+    tries: list[Try]
     try_timeout_sec: float
     metric: str
     limit: int
@@ -81,6 +110,7 @@ class Settings:
         values: dict[str, Any] = {item.name: data[item.name] for item in fields(cls)}
         for name in ("handoff", "logs"):
             values[name] = Path(values[name])
+        values["tries"] = ladder(values["tries"], values["try_timeout_sec"])
         return cls(**values)
 
 
@@ -93,6 +123,18 @@ class Verdict:
     reward: float | None = None
     metrics: dict | None = None
     tries: list[dict] = field(default_factory=list)
+
+
+@dataclass
+class Diagnostics:
+    """What diagnostics.json says: for people, who want to know why; nothing is decided by it."""
+
+    weights: dict[str, Any] | None = None
+    gpus: list[str] = field(default_factory=list)  # at the start, and after each failed try
+    ended: list[dict[str, Any]] = field(default_factory=list)  # processes that held a GPU after a failed try
+
+
+DIAGNOSTICS = Diagnostics()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -140,6 +182,14 @@ def write_json(path: Path, data: dict) -> None:
 
 def one_line(text: str) -> str:
     return " ".join(text.split())[:MAX_REASON]
+
+
+def say(text: str) -> None:
+    """Print a line; a reader that went away must change neither the verdict nor the exit code."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -195,20 +245,75 @@ def check_plain(model: Path) -> None:
 
 
 def check_weights(model: Path) -> None:
-    """ValueError unless the model's folder holds weights, with every shard that an index names."""
-    if (model / WEIGHTS_INDEX).is_file():
-        shards = read_object(model / WEIGHTS_INDEX, MAX_INDEX_BYTES).get("weight_map")
-        if not isinstance(shards, dict) or not shards:
-            raise ValueError(f"{WEIGHTS_INDEX} names no weights")
-        for shard in sorted(set(map(str, shards.values()))):
-            if "/" in shard or not (model / shard).is_file():
-                raise ValueError(f"{shard}, named by {WEIGHTS_INDEX}, is missing")
-        return
-    files = {path.name for path in model.iterdir() if path.suffix in (".safetensors", ".bin")}
-    if not files - NOT_WEIGHTS:
+    """ValueError unless the model's folder holds weights that can be read, with every tensor that an index names."""
+    indexes = [model / name for name in WEIGHTS_INDEXES if (model / name).is_file()]
+    if indexes:
+        shards = shards_of(indexes[0], model)
+    else:
+        files = [path for path in model.iterdir() if path.suffix in (".safetensors", ".bin")]
+        shards = {path: None for path in sorted(files) if path.name not in NOT_WEIGHTS}
+    if not shards:
         adapter = (model / "adapter_config.json").is_file()
         only = "; an adapter alone does not do: merge it into the model" if adapter else ""
         raise ValueError(f"no weights (model.safetensors){only}")
+    tensors = 0
+    for path, named in shards.items():
+        if path.suffix != ".safetensors":
+            continue  # a pickle: only the evaluator may load it
+        found = read_tensors(path)
+        if missing := sorted((named or set()) - found):
+            raise ValueError(f"{path.name} lacks {missing[0]}, which the index names")
+        tensors += len(found)
+    size = sum(path.stat().st_size for path in shards)
+    DIAGNOSTICS.weights = {"files": len(shards), "bytes": size, "tensors": tensors}
+
+
+def shards_of(index: Path, model: Path) -> dict[Path, set[str] | None]:
+    """The files that an index names, each with the names of its tensors. ValueError when one is missing."""
+    weights = read_object(index, MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(weights, dict) or not weights:
+        raise ValueError(f"{index.name} names no weights")
+    shards: dict[Path, set[str] | None] = {}
+    for tensor, shard in sorted(weights.items(), key=str):
+        path = model / str(shard)
+        if "/" in str(shard) or not path.is_file():
+            raise ValueError(f"{shard}, named by {index.name}, is missing")
+        names = shards.setdefault(path, set())
+        if names is not None:
+            names.add(tensor)
+    return shards
+
+
+def read_tensors(path: Path) -> set[str]:
+    """The names of a safetensors file's tensors, from its header alone. ValueError when the file is cut or damaged.
+
+    The format: the header's length in 8 bytes (little endian), the header (JSON), and the data, without a gap.
+    """
+    with path.open("rb") as file:
+        size, length = path.stat().st_size, int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+            raise ValueError(f"{path.name} is no safetensors file: the header's length would be {length} bytes")
+        try:
+            header = json.loads(file.read(length))
+            header.pop("__metadata__", None)
+            end = max((tensor_end(tensor) for tensor in header.values()), default=0)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path.name} has a damaged header: {one_line(str(error))[:80]}") from None
+    if size != 8 + length + end:
+        word = "more" if size > 8 + length + end else "less"
+        raise ValueError(f"{path.name} has {size} bytes, {word} than the {8 + length + end} that its header describes")
+    return set(header)
+
+
+def tensor_end(tensor: dict[str, Any]) -> int:
+    """Where a tensor's data ends. ValueError when its shape and its place do not agree."""
+    begin, end = tensor["data_offsets"]
+    shape, bits = tensor["shape"], ELEMENT_BITS.get(tensor["dtype"])
+    if any(type(number) is not int or number < 0 for number in (begin, end, *shape)):
+        raise ValueError("a shape or an offset is no number")
+    if bits is not None and (end - begin) * 8 != math.prod(shape) * bits:
+        raise ValueError(f"{end - begin} bytes for a tensor of shape {shape} and type {tensor['dtype']}")
+    return end
 
 
 def check_identity(config: dict, identity: dict[str, object]) -> None:
@@ -239,17 +344,20 @@ def matches(value: object, expected: object) -> bool:
 def evaluate(settings: Settings, verdict: Verdict) -> dict:
     """The metrics of the first try that scores; every try is noted in the verdict. Unscored when none does."""
     reason = "no tries are configured"
-    for number, arguments in enumerate(settings.tries, start=1):
-        started, note = time.monotonic(), {"args": arguments, "exit_code": None, "error": None}
+    note_gpus()
+    for number, step in enumerate(settings.tries, start=1):
+        started, note = time.monotonic(), {"args": step.args, "exit_code": None, "error": None}
         verdict.tries.append(note)
-        print(f"try {number} of {len(settings.tries)}: {' '.join(arguments) or 'default arguments'}", flush=True)
+        say(f"try {number} of {len(settings.tries)}: {' '.join(step.args) or 'default arguments'}")
         try:
             return run_try(settings, number, note)
         except ValueError as error:
             reason = note["error"] = one_line(str(error))
-            print(reason, flush=True)
+            say(reason)
         finally:
             note["seconds"] = round(time.monotonic() - started, 3)
+        note_gpus()
+        end_gpu_processes()
     raise Unscored("eval_failed", reason)
 
 
@@ -262,9 +370,10 @@ def run_try(settings: Settings, number: int, note: dict) -> dict:
         workdir.mkdir()
         model, limit = settings.handoff / "final_model", str(settings.limit)
         options = ["--model-path", str(model), "--limit", limit, "--json-output-file", str(output)]
-        command = [*settings.evaluate, *options, *settings.tries[number - 1]]
+        step = settings.tries[number - 1]
+        command = [*settings.evaluate, *options, *step.args]
         with (settings.logs / f"evaluation_{number}.log").open("wb") as log, errors.open("wb") as error_log:
-            code = note["exit_code"] = run_bounded(command, workdir, settings.try_timeout_sec, log, error_log)
+            code = note["exit_code"] = run_bounded(command, workdir, step.timeout_sec, log, error_log)
         if code == EXIT_INVALID_MODEL:
             raise Unscored("invalid_model", last_line(errors) or "the evaluator rejects the model")
         if code != 0:
@@ -318,9 +427,64 @@ def end_orphans() -> None:
 def children() -> Iterator[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The program's name, in parentheses, may hold anything; state and parent follow it.
-            if int(path.read_bytes().rpartition(b")")[2].split()[1]) == os.getpid():
+            if parent_of(int(path.parent.name)) == os.getpid():
                 yield int(path.parent.name)
+
+
+def parent_of(pid: int) -> int:
+    """OSError when there is no such process."""
+    # The program's name, in parentheses, may hold anything; state and parent follow it.
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def nvidia_smi(query: str) -> list[str]:
+    """The lines that nvidia-smi answers; none where there is no GPU."""
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+
+
+def note_gpus() -> None:
+    DIAGNOSTICS.gpus += nvidia_smi("--query-gpu=timestamp,name,memory.used,memory.total,utilization.gpu")[:MAX_LISTED]
+
+
+def end_gpu_processes() -> None:
+    """Kill what still holds a GPU after a failed try, or the next one finds no room; never init, us or our parents."""
+    spared, pid = {1}, os.getpid()
+    while pid > 1:
+        spared.add(pid)
+        pid = parent_of(pid)
+    deadline, ended = time.monotonic() + KILL_SECONDS, set()
+    while found := gpu_processes() - spared - {pid for pid in ended if not Path(f"/proc/{pid}").exists()}:
+        for pid in found:
+            end_gpu_process(pid, noted=pid in ended)
+        ended |= found
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.2)
+
+
+def gpu_processes() -> set[int]:
+    return {int(line) for line in nvidia_smi("--query-compute-apps=pid") if line.isdecimal()}
+
+
+def end_gpu_process(pid: int, noted: bool) -> None:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        os.kill(pid, signal.SIGKILL)
+        error = None
+    except OSError as problem:  # nvidia-smi may count in another namespace than ours
+        command, error = "", problem.strerror
+    if not noted and len(DIAGNOSTICS.ended) < MAX_LISTED:
+        DIAGNOSTICS.ended.append({"pid": pid, "command": one_line(command), "error": error})
+        say(
+            f"ended process {pid}, which held a GPU: {one_line(command)}"
+            if error is None
+            else f"process {pid}: {error}"
+        )
 
 
 def last_line(path: Path) -> str:
@@ -369,7 +533,7 @@ def verify(settings: Settings, verdict: Verdict) -> None:
 def clear(logs: Path) -> None:
     """No result may be there before we have one, whoever left it."""
     logs.mkdir(parents=True, exist_ok=True)
-    for name in ("reward.txt", "reward.json", "metrics.json", "verdict.json"):
+    for name in ("reward.txt", "reward.json", "metrics.json", "verdict.json", "diagnostics.json"):
         (logs / name).unlink(missing_ok=True)
 
 
@@ -391,14 +555,15 @@ def main() -> int:
     except Unscored as unscored:
         verdict.outcome, verdict.reason = unscored.outcome, one_line(unscored.reason or "")
     except Exception as error:
-        traceback.print_exc(file=sys.stdout)
+        say(traceback.format_exc())
         verdict.outcome, verdict.reason = "eval_failed", one_line(f"{type(error).__name__}: {error}")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the verdict is whole before we go
     logs.mkdir(parents=True, exist_ok=True)
+    write_json(logs / "diagnostics.json", finite(vars(DIAGNOSTICS)))
     write_json(logs / "verdict.json", vars(verdict) | {"seconds": round(time.monotonic() - started, 3)})
     if verdict.reward is not None:
         write_whole(logs / "reward.txt", repr(verdict.reward))
-    print(f"{verdict.outcome}: {verdict.reward if verdict.reason is None else verdict.reason}")
+    say(f"{verdict.outcome}: {verdict.reward if verdict.reason is None else verdict.reason}")
     return 0 if verdict.outcome == "scored" else 1
 
 
