@@ -18,6 +18,8 @@ def as_meant(argument: str) -> str:
     like another type, also in a sweep (`agent.version=1.9,1.10`). New entries of a table (agent.env.X=1) need
     Hydra's `++`.
     """
+    if argument.startswith("parity="):
+        return f"+{argument}"  # a group without a default: Hydra wants the plus sign, people need not
     found = re.fullmatch(r"(\+{0,2})([\w.-]+)=(.*)", argument, re.DOTALL)
     item = explain.find(found.group(2)) if found else None
     if not found or item is None:

@@ -33,7 +33,8 @@ def test_commands_in_the_pages_compose(page, ptb):
         if "DIR" in line or "--config-dir" in line:
             continue
         ran = ptb("-m", *words, "dry_run=true") if "-m" in line.split() else ptb(*words, "--cfg", "job")
-        assert ran.code == 0, f"{page.name}: {line}: {ran.err}"
+        planned = "not ready: " in ran.out  # a plan, on a machine without the keys or the GPU
+        assert ran.code == 0 or planned, f"{page.name}: {line}: {ran.err}"
 
 
 @pytest.fixture
@@ -68,3 +69,16 @@ def test_the_example_model_composes(examples, ptb):
         "--config-dir", examples, "benchmark=sums", "model=tiny", "--cfg", "job", "-p", "model.identity.hidden_size"
     )
     assert ran.out.strip() == "64", ran.err
+
+
+def test_the_example_of_an_agent_that_begins_with_one_of_ours_composes(examples, ptb):
+    ran = ptb("--config-dir", examples, "agent=codex-max", "--cfg", "job", "-p", "agent.options")
+    assert "reasoning_effort: max" in ran.out, ran.err
+    assert "web_search: live" in ran.out
+
+
+def test_the_example_like_posttrainbench_renders(examples, ptb):
+    folder = examples.parent / "planned"
+    ran = ptb("--config-dir", examples, "benchmark=gsm8k-half", "dry_run=true", f"hydra.run.dir={folder}")
+    assert ran.code == 1, ran.err
+    assert "**Time**: 5 hours." in (folder / "task/instruction.md").read_text()
