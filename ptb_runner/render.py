@@ -49,8 +49,10 @@ def render(config: Config, task: Path) -> None:
         upstream.lay(config, task)
     if (task / "environment" / "Dockerfile").is_file() and (task / "tools").is_dir():
         shutil.copytree(task / "tools", task / "environment" / "image" / "tools")  # for backends without mounts
+    theirs = config.content.kind is ContentKind.upstream  # what they share, upstream.lay has put on both sides
     for name in config.benchmark.shared:
-        _share(task, name)
+        if not theirs or (task / "environment" / name).exists():
+            _share(task, name)
 
 
 def _kit(config: Config) -> list[str]:

@@ -19,7 +19,7 @@ from ptb_runner.explain import UsageError
 from ptb_runner.paths import TEMPLATES, cache
 
 NAME = "test_data.json"
-CHECKER = TEMPLATES / "decontamination"
+CHECKER = TEMPLATES / "decontamination" / "environment" / "contamination_check.py"
 
 
 def file(benchmark: str) -> Path:
@@ -34,7 +34,7 @@ def wanted(config: Config) -> bool:
 
 def given(config: Config) -> bool:
     """Whether a task that is rendered now holds them."""
-    return wanted(config) and CHECKER.is_dir() and file(config.benchmark.id).is_file()
+    return wanted(config) and CHECKER.is_file() and file(config.benchmark.id).is_file()
 
 
 def give(config: Config, task: Path) -> None:
