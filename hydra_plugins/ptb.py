@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -25,11 +26,11 @@ class PtbSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        from ptb_runner import sweep
+        from ptb_runner.expand import expand
 
         assert self.launcher is not None
         assert self.config is not None
-        return self.launcher.launch(sweep.expand(arguments, self.config.sweep), initial_job_idx=0)
+        return self.launcher.launch(expand(arguments, self.config.sweep), initial_job_idx=0)
 
 
 class PtbLauncher(Launcher):
@@ -40,9 +41,9 @@ class PtbLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from ptb_runner import sweep
-
         from ptb_runner.cli import BeforeRun
 
+        assert isinstance(self.hydra_context.config_loader, ConfigLoaderImpl)
         jobs = [list(cell) for cell in job_overrides]
         # Hydra drops what a sweep returns; an exit code gets through.
         raise SystemExit(sweep.launch(self.hydra_context.config_loader, self.config, jobs, BeforeRun.folders))

@@ -238,3 +238,16 @@ def mark(cell: Cell, state: str, error: str | None, fewer: int = 0) -> None:
     attempts = before.get("attempts") or {"expected": cell.config.attempts, "finished": 0, "by_outcome": {}}
     attempts["finished"] = max(attempts["finished"] - fewer, 0)
     write_status(cell, state, before.get("outcome"), attempts | {"running": {}}, spent=before.get("spent"), error=error)
+
+
+def new_folder(wanted: Path) -> Path:
+    """Make a folder that no other run has, also when several start in the same second."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 10_000):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise UsageError(f"{wanted}: no free folder beside it")

@@ -12,7 +12,6 @@ import re
 import signal
 import sys
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ptb_runner import config as configs
 from ptb_runner import explain
-from ptb_runner.explain import UsageError
+from ptb_runner.cell import new_folder
+from ptb_runner.explain import Exit, UsageError
 from ptb_runner.overrides import as_meant
 from ptb_runner.paths import CONF
+from ptb_runner.terminal import print_error
 
 log = logging.getLogger(__name__)
-
-OK, UNSCORED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,14 +41,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _dispatch(argv)
     except UsageError as error:
-        return _fail(str(error))
+        return print_error(str(error))
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return Exit.interrupted
     except SystemExit as stop:  # argparse and our own callback
-        return stop.code if isinstance(stop.code, int) else USAGE if stop.code else OK
+        return stop.code if isinstance(stop.code, int) else Exit.usage if stop.code else Exit.ok
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `ptb --help | head`
-        return OK
+        return Exit.ok
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -59,22 +58,15 @@ def _dispatch(argv: list[str]) -> int:
         return verbs.VERBS[argv[0]](argv[1:])
     if "--help" in argv or "-h" in argv:
         help.print_help(argv, conf_dirs(argv))
-        return OK
+        return Exit.ok
     if "--version" in argv:
         help.print_version()
-        return OK
+        return Exit.ok
     if argv and re.fullmatch(r"[\w-]+", argv[0]) and not argv[0].startswith("-"):
         guess = explain.nearest(argv[0], verbs.VERBS)
         hint = f"did you mean `ptb {guess}`?" if guess else f"the verbs are: {', '.join(verbs.VERBS)}"
         raise UsageError(f"there is no verb {argv[0]!r}\n  {hint}")
     return _hydra(argv)
-
-
-def _fail(text: str) -> int:
-    from ptb_runner.display import errors
-
-    errors().print(f"error: {text}", style="red", markup=False)
-    return USAGE
 
 
 def conf_dirs(argv: list[str]) -> list[str]:
@@ -94,7 +86,7 @@ def conf_dirs(argv: list[str]) -> list[str]:
 
 
 def _hydra(argv: list[str]) -> int:
-    """Let Hydra compose the configuration and call `_run`; its errors become one or two lines."""
+    """Let Hydra compose the configuration and call `_start`; its errors become one or two lines."""
     import hydra
 
     folders = conf_dirs(argv)
@@ -106,12 +98,12 @@ def _hydra(argv: list[str]) -> int:
     program = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
     sys.argv = ["ptb", *(as_meant(argument) for argument in argv)]
     try:
-        program(lambda config: codes.append(_run(config)))()
+        program(lambda config: codes.append(_start(config)))()
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(explain.explain(error, folders)) from error
     except yaml.MarkedYAMLError as error:
         raise UsageError(f"not readable as YAML: {error.problem}\n{error.problem_mark}") from error
-    return codes[0] if codes else OK
+    return codes[0] if codes else Exit.ok
 
 
 class BeforeRun(Callback):
@@ -125,7 +117,7 @@ class BeforeRun(Callback):
             self._check(config)
         except Exception as error:
             # Hydra turns it into a warning and would run on, unchecked.
-            raise SystemExit(_fail(f"cannot check the run: {type(error).__name__}: {error}")) from error
+            raise SystemExit(print_error(f"cannot check the run: {type(error).__name__}: {error}")) from error
         chosen = any(text.startswith("hydra.run.dir=") for text in config.hydra.overrides.hydra)
         if not chosen:
             with read_write(config):
@@ -141,88 +133,15 @@ class BeforeRun(Callback):
         if own.launcher.kind not in ("inline", "debug") and not faults:
             faults = [f"launcher={own.launcher.kind}: for sweeps only\n  type -m, also for one cell"]
         for fault in faults:
-            _fail(fault)
+            print_error(fault)
         if faults:
-            raise SystemExit(USAGE)
+            raise SystemExit(Exit.usage)
 
 
-def new_folder(wanted: Path) -> Path:
-    """Make a folder that no other run has, also when several start in the same second."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    for number in range(1, 10_000):
-        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        return folder
-    raise SystemExit(f"error: no free folder beside {wanted}")
-
-
-# --- One cell -----------------------------------------------------------------------------------------
-
-
-def _run(config: DictConfig) -> int:
-    """Prepare the cell in Hydra's output folder, then run it (or, with dry_run=true, print its plan)."""
-    from ptb_runner import display, plan
+def _start(config: DictConfig) -> int:
+    from ptb_runner import single
 
     hydra = HydraConfig.get()
-    folder = Path(hydra.runtime.output_dir)
-    try:
-        typed = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # secrets stay ${oc.env:NAME}
-        cell = plan.prepare(config, folder, typed)  # type: ignore[arg-type]
-    except UsageError as error:
-        _discard_if_new(folder)
-        return _fail(str(error))
-    planned = plan.plan(cell)
-    out = display.console()
-    if config.dry_run:
-        refusals = plan.refusals(cell)
-        display.print_plan(planned, refusals, out)
-        out.print(f"nothing was launched; next: ptb resume {display.shown(folder)}", markup=False)
-        return UNSCORED if refusals else OK
-    for warning in planned.warnings:
-        out.print(f"note: {warning}", markup=False)
-    if cell.config.launcher.kind == "debug":
-        from ptb_runner.launch.debug import debugged
-
-        debugged(folder)
-    return run_and_show(folder)
-
-
-def _discard_if_new(folder: Path) -> None:
-    """Take back the folder of a run that was refused: nothing of it is worth keeping."""
-    import shutil
-
-    if not (folder / "cell.yaml").exists() and not (folder / "job").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def run_and_show(folder: Path) -> int:
-    """Run what is missing of a cell, with progress and a closing table, and return the exit code."""
-    from ptb_runner import cell as cells
-    from ptb_runner import display, redact, run
-    from ptb_runner.outcome import Outcome
-
-    cell = cells.read_cell(folder)
-    out = display.console()
-    out.print(f"cell {cell.id} in {display.shown(folder)}", markup=False)
-    warnings.simplefilter("ignore")  # libraries' notes to their developers; logging has what matters
-    try:
-        result = run.run_cell(
-            folder, lambda progress: display.progress(progress, cell.config.progress.interval_sec, out)
-        )
-    except (UsageError, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        log.exception("the runner failed")
-        where = display.shown(folder) / "runner.log"
-        said = redact.redactor(cell).text(str(error))[:500]
-        _fail(f"{type(error).__name__}: {said}\n  the whole story is in {where}")
-        return UNSCORED
-    display.print_result(result, cell, display.shown(folder), out)
-    outcomes = [trial["outcome"] for trial in result["trials"]]
-    state = (cells.read_json(folder / "status.json") or {}).get("state")
-    if Outcome.cancelled in outcomes or state == "cancelled":
-        return INTERRUPTED
-    return OK if result["score"]["n_scored"] == result["score"]["n_expected"] else UNSCORED
+    # Unresolved: secrets stay ${oc.env:NAME}.
+    overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    return single.start(config, Path(hydra.runtime.output_dir), overrides)

@@ -19,8 +19,9 @@ from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Kind
 from ptb_runner.outcome import SCORED, Outcome
 from ptb_runner.plan import Plan
-from ptb_runner.render import duration
 from ptb_runner.run import Progress
+from ptb_runner.terminal import shown
+from ptb_runner.times import clock, duration
 
 if TYPE_CHECKING:
     from ptb_runner.results.collect import Collected
@@ -29,23 +30,6 @@ if TYPE_CHECKING:
 ROWS = 40  # cells that a table lists
 SHOWN = 16  # trials that the live view lists; the rest is counted
 _PHASES = ("waiting", "starting", "sandbox", "agent", "collecting", "verifier")
-
-
-def console() -> Console:
-    """Standard output; on a pipe or in a file lines are not broken."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=200, soft_wrap=True, no_color=True)
-
-
-def errors() -> Console:
-    """Standard error."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-def shown(folder: Path) -> Path:
-    """A folder as the user would type it: relative to where they stand if it lies below."""
-    folder = folder.resolve()
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
@@ -127,17 +111,6 @@ def _live(state: Progress) -> Table:
 
 def _elapsed(since: float) -> str:
     return clock(time.time() - since)
-
-
-def clock(seconds: float | None) -> str:
-    """Seconds as 4.2s, 3:05 or 10:00:07; - for None."""
-    if seconds is None:
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    whole = int(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
 def print_result(result: dict[str, Any], cell: Cell, folder: Path, out: Console) -> None:

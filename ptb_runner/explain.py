@@ -5,12 +5,22 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from enum import IntEnum
 
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from ptb_runner import menu
 from ptb_runner.config import GROUPS, Option, options
+
+
+class Exit(IntEnum):
+    """The exit codes."""
+
+    ok = 0
+    unscored = 1
+    usage = 2
+    interrupted = 130
 
 
 class UsageError(Exception):

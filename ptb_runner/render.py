@@ -17,6 +17,7 @@ from ptb_runner import test_data, upstream
 from ptb_runner.config import Config, ContentKind, TryConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import TEMPLATES
+from ptb_runner.times import duration
 
 if TYPE_CHECKING:
     import jinja2
@@ -132,15 +133,6 @@ def agent_hours(config: Config) -> float | None:
 def item_limit(config: Config) -> int:
     """Items that are scored, -1 for all."""
     return config.benchmark.evaluation.limit if config.budget.limit is None else config.budget.limit
-
-
-def duration(hours: float) -> str:
-    """Hours as people say them: `10 hours`, `1 hour`, `30 minutes`, `1 hour 30 minutes`, `45 seconds`."""
-    seconds = round(hours * 3600)
-    parts = [(seconds // 3600, "hour"), (seconds // 60 % 60, "minute")]
-    if seconds < 3600:
-        parts.append((seconds % 60, "second"))
-    return " ".join(f"{count} {unit}{'s' if count != 1 else ''}" for count, unit in parts if count) or "no time"
 
 
 def _context(config: Config) -> dict[str, Any]:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -24,16 +22,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from ptb_runner import cell as cells
 from ptb_runner import check, plan
-from ptb_runner.cell import Cell
+from ptb_runner import launch as launcher
+from ptb_runner.cell import Cell, new_folder
 from ptb_runner.config import Config, typed, without_secrets
-from ptb_runner.explain import UsageError, explain, nearest
-from ptb_runner.overrides import as_meant
+from ptb_runner.explain import UsageError, explain
+from ptb_runner.sweepfile import read_sweep, write_sweep
 
 log = logging.getLogger(__name__)
-
-MOST_CELLS = 20_000
 
 
 @dataclass(frozen=True)
@@ -44,86 +40,6 @@ class Composed:
     overrides: list[str]
     config: Config
     plain: dict[str, Any]
-
-
-# --- The command line -> overrides of each cell -------------------------------------------------------
-
-
-def expand(arguments: list[str], settings: DictConfig) -> list[list[str]]:
-    """The overrides of each cell.
-
-    Every `key=a,b` is an axis, and cells are all combinations. The keys of one group of `sweep.zip` go together,
-    first with first, second with second. Each line of `sweep.file` is one cell more, or less, of that product.
-    Raises UsageError when the groups do not fit.
-    """
-    axes = _axes(arguments)
-    for group in settings.zip:
-        axes = _zipped(axes, list(group))
-    product = [list(itertools.chain(*combination)) for combination in itertools.product(*axes.values())]
-    rows = list(_rows(Path(settings.file))) if settings.file else [[]]
-    found = [_merged(combination, row) for combination in product for row in rows]
-    if len(found) > MOST_CELLS:
-        raise UsageError(f"the sweep has {len(found)} cells, more than {MOST_CELLS}\n  split it into several")
-    return found
-
-
-def _axes(arguments: list[str]) -> dict[str, list[tuple[str, ...]]]:
-    axes: dict[str, list[tuple[str, ...]]] = {}
-    for override in OverridesParser.create().parse_overrides(arguments):
-        typed_key = override.get_key_element()
-        key = typed_key.lstrip("+~")
-        if key.startswith("sweep."):
-            continue
-        if not override.is_sweep_override():
-            axes[key] = [(str(override.input_line),)]
-        elif override.is_discrete_sweep():
-            axes[key] = [(f"{typed_key}={value}",) for value in override.sweep_string_iterator()]
-        else:
-            raise UsageError(f"command line: {override.input_line}: an interval cannot be swept\n  list the values")
-    return axes
-
-
-def _zipped(axes: dict[str, list[tuple[str, ...]]], group: list[str]) -> dict[str, list[tuple[str, ...]]]:
-    """Join the axes of a group into one, at the place of the first."""
-    for key in group:
-        if key not in axes:
-            guess = nearest(key, axes)
-            hint = f"did you mean {guess}?" if guess else f"swept are: {', '.join(axes) or 'none'}"
-            raise UsageError(f"sweep.zip: {key!r} is not swept on the command line\n  {hint}")
-    lengths = {key: len(axes[key]) for key in group}
-    if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
-        raise UsageError(f"sweep.zip: the values of {group} do not pair up: {counts}\n  give each as many values")
-    joined = [tuple(itertools.chain(*rows)) for rows in zip(*(axes[key] for key in group), strict=True)]
-    return {key: joined if key == group[0] else axis for key, axis in axes.items() if key not in group[1:]}
-
-
-def _rows(path: Path) -> Iterator[list[str]]:
-    """The cells of a file: a line of overrides each, quoted as in a shell; empty lines and # comments are skipped."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"sweep.file={path}: cannot be read: {error}") from None
-    rows = 0
-    for number, line in enumerate(lines, 1):
-        try:
-            words = [as_meant(word) for word in shlex.split(line, comments=True)]
-            overrides = OverridesParser.create().parse_overrides(words)
-        except (ValueError, HydraException) as error:
-            raise UsageError(f"{path}, line {number}: {str(error).splitlines()[0]}") from None
-        if any(override.is_sweep_override() for override in overrides):
-            raise UsageError(f"{path}, line {number}: a line is one cell, it cannot sweep\n  write a line for each")
-        if words:
-            rows += 1
-            yield words
-    if not rows:
-        raise UsageError(f"sweep.file={path}: has no cell\n  each line holds the overrides of one cell")
-
-
-def _merged(first: list[str], then: list[str]) -> list[str]:
-    """Two lists of overrides; where both name a key, the second one's value stands."""
-    named = {text.partition("=")[0].lstrip("+~"): text for text in (*first, *then)}
-    return list(named.values())
 
 
 # --- Composing and checking ---------------------------------------------------------------------------
@@ -207,6 +123,8 @@ def _machine_faults(configs: list[Config]) -> dict[str, list[int]]:
     for alike in groups.values():
         for fault in plan.preflight(configs[alike[0]]):
             faults.setdefault(fault, []).extend(alike)
+    for fault in launcher.problems(configs):
+        faults[fault] = list(range(len(configs)))
     return faults
 
 
@@ -243,7 +161,7 @@ def launch(loader: ConfigLoaderImpl, master: DictConfig, jobs: list[list[str]], 
 
     Raises UsageError, with nothing launched, when any cell is not sound.
     """
-    from ptb_runner import display
+    from ptb_runner import display, terminal
 
     composed = check_all(loader, master, jobs, conf_dirs)
     folder, new = _folder(master)
@@ -253,13 +171,13 @@ def launch(loader: ConfigLoaderImpl, master: DictConfig, jobs: list[list[str]], 
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    out = display.console()
+    out = terminal.console()
     display.print_sweep_plan(folder, [plan.plan(cell) for cell in prepared], out)
     if composed[0].config.dry_run:
         refusals = _refusals(prepared)
         for refusal in refusals:
             out.print(f"not ready: {refusal}", markup=False)
-        out.print(f"nothing was launched; next: ptb resume {display.shown(folder)}", markup=False)
+        out.print(f"nothing was launched; next: ptb resume {terminal.shown(folder)}", markup=False)
         return 1 if refusals else 0
     return run(folder, prepared)
 
@@ -273,8 +191,6 @@ def _refusals(prepared: list[Cell]) -> list[str]:
 
 def _folder(master: DictConfig) -> tuple[Path, bool]:
     """The sweep's folder: the one that was asked for, else one of its own; and whether it is new."""
-    from ptb_runner.cli import new_folder
-
     wanted = Path(master.hydra.sweep.dir)
     if any(text.startswith("hydra.sweep.dir=") for text in master.hydra.overrides.hydra):
         new = not wanted.exists()
@@ -285,17 +201,17 @@ def _folder(master: DictConfig) -> tuple[Path, bool]:
 
 def run(folder: Path, prepared: list[Cell]) -> int:
     """Run what is missing of the cells of a sweep where their launcher says, then collect; returns the exit code."""
-    from ptb_runner import display, launch
+    from ptb_runner import display, terminal
     from ptb_runner.results.collect import collect
 
-    out = display.console()
-    ended = launch.launch(folder, prepared, out)
-    if ended is launch.Ended.detached:
-        out.print(f"the jobs go on; next: ptb status {display.shown(folder)} or ptb stop {display.shown(folder)}")
+    out = terminal.console()
+    ended = launcher.launch(folder, prepared, out)
+    if ended is launcher.Ended.detached:
+        out.print(f"the jobs go on; next: ptb status {terminal.shown(folder)} or ptb stop {terminal.shown(folder)}")
         return 0
     collected = collect(folder)
     display.print_sweep(folder, collected, out)
-    if ended is launch.Ended.interrupted:
+    if ended is launcher.Ended.interrupted:
         return 130
     return 0 if collected.complete else 1
 
@@ -323,7 +239,7 @@ def prepare(folder: Path, composed: list[Composed]) -> list[Cell]:
         for place in new:
             shutil.rmtree(place, ignore_errors=True)
         raise UsageError("\nerror: ".join(_faults(bad, [cell.overrides for cell in composed])))
-    _write_sweep(folder, before, prepared)
+    write_sweep(folder, before, prepared)
     return prepared
 
 
@@ -343,39 +259,3 @@ def _key(overrides: list[str]) -> tuple[str, ...]:
         if name != "attempts" and (item is None or item.result):
             kept.append(text)
     return tuple(sorted(kept))
-
-
-def read_sweep(folder: Path) -> dict[str, Any]:
-    """The content of sweep.yaml. Raises UsageError when the folder is no sweep's."""
-    path = folder / "sweep.yaml"
-    try:
-        return yaml.load(path.read_text(), yaml.CSafeLoader)
-    except FileNotFoundError:
-        raise UsageError(f"{folder}: no sweep's folder, it has no sweep.yaml") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not readable: {error}") from None
-
-
-def _write_sweep(folder: Path, before: list[dict[str, Any]], prepared: list[Cell]) -> None:
-    entries = {entry["number"]: entry for entry in before}
-    for cell in prepared:
-        number = int(cell.folder.name)
-        entries[number] = {
-            "number": number,
-            "id": cell.id,
-            "overrides": cell.overrides,
-            "folder": cell.folder.name,
-            "benchmark": cell.config.benchmark.id,
-            "model": cell.config.model.id,
-            "agent": cell.config.agent.id,
-            "backend": cell.config.backend.kind,
-        }
-    content = {
-        "schema_version": cells.SCHEMA_VERSION,
-        "updated_at": cells.now(),
-        "launcher": prepared[0].config.launcher.kind,
-        "cells": [entries[number] for number in sorted(entries)],
-    }
-    temporary = folder / ".sweep.yaml.tmp"
-    temporary.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True))
-    temporary.replace(folder / "sweep.yaml")

@@ -17,8 +17,12 @@ from typing import Any, NoReturn
 from rich.table import Table
 
 from ptb_runner import cell as cells
+from ptb_runner import launch
 from ptb_runner.cell import Cell
 from ptb_runner.explain import UsageError, nearest
+from ptb_runner.sweepfile import read_sweep
+from ptb_runner.terminal import console, shown
+from ptb_runner.times import clock
 
 STOP_SEC = 15.0  # how long `stop` waits for a runner to end its sandboxes
 
@@ -48,8 +52,6 @@ def _is_sweep(folder: Path) -> bool:
 
 
 def _cells_of(folder: Path) -> list[Cell]:
-    from ptb_runner.sweep import read_sweep
-
     if not _is_sweep(folder):
         return [cells.read_cell(folder)]
     return [cells.read_cell(folder / entry["folder"]) for entry in read_sweep(folder)["cells"]]
@@ -61,7 +63,7 @@ def _cells_of(folder: Path) -> list[Cell]:
 def resume(arguments: list[str]) -> int:
     """Run what is missing of a sweep or a cell: trials that never began or were interrupted; --retry adds outcomes."""
     from ptb_runner import run, sweep
-    from ptb_runner.cli import run_and_show
+    from ptb_runner.single import carry_on
 
     parser = _parser("resume")
     parser.add_argument("--retry", default="", metavar="OUTCOME,...", help="run trials with these outcomes again")
@@ -76,7 +78,7 @@ def resume(arguments: list[str]) -> int:
     if _is_sweep(folder):
         return sweep.run(folder, found)
     _log_to(folder)
-    return run_and_show(folder)
+    return carry_on(folder)
 
 
 def _outcomes(text: str) -> list[str]:
@@ -99,27 +101,31 @@ def _log_to(folder: Path) -> None:
 
 def stop(arguments: list[str]) -> int:
     """Stop a sweep or a cell that runs, from any process: its sandboxes end, what is finished stays."""
-    from ptb_runner.display import console, shown
-
     chosen = _parser("stop").parse_args(arguments)
     folder = chosen.folder.resolve()
     found = _cells_of(folder)
-    if found[0].config.launcher.kind in ("slurm", "submitit_local"):
+    if _is_sweep(folder) and found[0].config.launcher.kind in launch.IN_JOBS:
         from ptb_runner.launch import submitit
 
-        submitit.cancel(folder)
-    pids = {pid for cell in found if (pid := _runner_of(cell)) is not None}
-    for pid in pids:
-        os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_SEC
-    while (busy := [cell for cell in found if cells.is_held(cell.folder)]) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        busy = [folder / str(number) for number in submitit.cancel(folder)]
+    else:
+        busy = _stop_here(found)
     out = console()
-    for cell in busy:
-        out.print(f"still running: {shown(cell.folder)}", markup=False)
-    out.print("stopped" if not busy else f"{len(busy)} cells did not stop in {STOP_SEC:g} s")
+    for place in busy:
+        out.print(f"still running: {shown(place)}", markup=False)
+    out.print("stopped" if not busy else f"{len(busy)} cells did not stop")
     out.print(f"next: ptb resume {shown(folder)}", markup=False)
     return 1 if busy else 0
+
+
+def _stop_here(found: list[Cell]) -> list[Path]:
+    """End the runners of cells on this machine; the folders of those that are still running after STOP_SEC."""
+    for pid in {pid for cell in found if (pid := _runner_of(cell)) is not None}:
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SEC
+    while (busy := [cell.folder for cell in found if cells.is_held(cell.folder)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return busy
 
 
 def _runner_of(cell: Cell) -> int | None:
@@ -134,7 +140,6 @@ def _runner_of(cell: Cell) -> int | None:
 
 def collect(arguments: list[str]) -> int:
     """Read the cells of a sweep and write results.jsonl, results.csv, leaderboard.md and metrics.json beside them."""
-    from ptb_runner.display import console, shown
     from ptb_runner.results.collect import collect as collect_results
 
     chosen = _parser("collect").parse_args(arguments)
@@ -163,22 +168,24 @@ def status(arguments: list[str]) -> int:
 
 def _sweep_status(folder: Path, chosen: argparse.Namespace) -> int:
     from ptb_runner import watch
-    from ptb_runner.display import console, print_states
+    from ptb_runner.display import print_states
 
-    out = console()
+    def refresh() -> None:
+        launch.refresh(folder, read_sweep(folder)["launcher"])
+
+    refresh()
     states = watch.read(folder)
     if chosen.json:
         print(json.dumps([dataclasses.asdict(state) for state in states], indent=2))
         return 0
     if chosen.watch and not all(state.is_over for state in states):
-        watch.follow(folder, 30.0, out, threading.Event(), until_over=True)
+        watch.follow(folder, 30.0, console(), threading.Event(), until_over=True, refresh=refresh)
         states = watch.read(folder)
-    print_states(folder, states, out)
+    print_states(folder, states, console())
     return 0
 
 
 def _cell_status(folder: Path, chosen: argparse.Namespace) -> int:
-    from ptb_runner.display import console, shown
 
     state = cells.read_json(folder / "status.json")
     if state is None:
@@ -200,8 +207,6 @@ def _cell_status(folder: Path, chosen: argparse.Namespace) -> int:
 
 
 def _status_lines(state: dict[str, Any]) -> list[str]:
-    from ptb_runner.display import clock
-
     attempts = state["attempts"]
     ended = ", ".join(f"{count} {outcome}" for outcome, count in attempts["by_outcome"].items()) or "none"
     now = time.time()
@@ -271,7 +276,6 @@ def _print_files(paths: list[Path], until_over: Path | None) -> None:
 
 def doctor(arguments: list[str]) -> int:
     """Check what this machine has for running cells and say how to mend the rest; overrides choose the backend."""
-    from ptb_runner.display import console
     from ptb_runner.doctor import checks
 
     parser = _parser("doctor", folder=False)
@@ -287,15 +291,17 @@ def doctor(arguments: list[str]) -> int:
 
 
 def clean(arguments: list[str]) -> int:
-    """Remove what runners that are no longer alive left behind: sandboxes and their scratch folders."""
+    """Remove what runners that are gone left behind: sandboxes, scratch folders; with --images what was built, too."""
     from ptb_runner import backend
-    from ptb_runner.display import console
     from ptb_runner.doctor import compose
 
     parser = _parser("clean", folder=False)
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for example backend=bubblewrap")
-    config = compose(parser.parse_args(arguments).overrides)
+    parser.add_argument("--images", action="store_true", help="also the images built here that nothing uses")
+    chosen = parser.parse_args(arguments)
+    config = compose(chosen.overrides)
     removed = backend.of(config).reap(config)
+    removed += backend.of(config).clean_images(config) if chosen.images else []
     for left in removed:
         console().print(f"removed {left}", markup=False)
     console().print(f"{len(removed)} leftovers removed")
@@ -305,7 +311,6 @@ def clean(arguments: list[str]) -> int:
 def cache(arguments: list[str]) -> int:
     """Download what runs can use more than once: `test-data benchmark=NAME`, for the check against contamination."""
     from ptb_runner import test_data
-    from ptb_runner.display import console
     from ptb_runner.doctor import compose
 
     parser = _parser("cache", folder=False)

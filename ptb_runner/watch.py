@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from ptb_runner.cell import read_json
-from ptb_runner.sweep import read_sweep
+from ptb_runner.sweepfile import read_sweep
+from ptb_runner.times import clock
 
 OVER = frozenset({"finished", "cancelled", "skipped", "failed", "lost"})
+REFRESH_SEC = 5.0
 ROWS = 15  # running trials that the table lists; the rest is counted
 
 
@@ -130,8 +132,6 @@ def _money(states: list[CellState]) -> str:
 
 def _eta(states: list[CellState]) -> str:
     """Time left if the trials to come take as long as those that are over, with as many at once as now."""
-    from ptb_runner.display import clock
-
     finished = sum(state.finished for state in states)
     at_once = sum(len(state.running) for state in states)
     left = sum(state.expected - state.finished for state in states if not state.is_over)
@@ -143,8 +143,6 @@ def _eta(states: list[CellState]) -> str:
 
 def table(states: list[CellState]) -> Group:
     """A sweep on a terminal: the running trials (the first ones of many), the last error, the line."""
-    from ptb_runner.display import clock
-
     running = [(state, name) for state in states if not state.is_over for name in sorted(state.running)]
     rows = Table.grid(padding=(0, 2))
     now = time.time()
@@ -180,14 +178,28 @@ def shown(sweep: Path, interval_sec: float, out: Console) -> Iterator[None]:
         thread.join()
 
 
-def follow(sweep: Path, interval_sec: float, out: Console, over: threading.Event, *, until_over: bool = False) -> None:
-    """Tell at once when a cell ends, and how far the sweep is, until `over` is set (or all cells are over)."""
+def follow(
+    sweep: Path,
+    interval_sec: float,
+    out: Console,
+    over: threading.Event,
+    *,
+    until_over: bool = False,
+    refresh: Callable[[], None] = lambda: None,
+) -> None:
+    """Tell at once when a cell ends, and how far the sweep is, until `over` is set (or all cells are over).
+
+    `refresh` is called every REFRESH_SEC: it may bring states up to what a cluster says.
+    """
     known = {state.number for state in read(sweep) if state.is_over}
     with Live(console=out, auto_refresh=False, transient=True) if out.is_terminal else contextlib.nullcontext() as live:
-        said = time.monotonic()
+        said = refreshed = time.monotonic()
         last = False
         while not last:
             last = over.wait(0.5 if out.is_terminal else min(0.5, interval_sec))
+            if time.monotonic() - refreshed >= REFRESH_SEC:
+                refresh()
+                refreshed = time.monotonic()
             states = read(sweep)
             last = last or (until_over and all(state.is_over for state in states))
             for state in states:

@@ -23,13 +23,14 @@ from rich.console import Console
 from ptb_runner import config as configs
 from ptb_runner import menu, sweep, watch
 from ptb_runner.config import GROUPS, Config
+from ptb_runner.expand import expand
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import CONF
 from tests.run_kit import agent, is_alive
 
 
 def expanded(*arguments: str, zip: list[list[str]] | None = None, file: Path | None = None) -> list[list[str]]:
-    return sweep.expand(list(arguments), OmegaConf.create({"zip": zip or [], "file": str(file) if file else None}))
+    return expand(list(arguments), OmegaConf.create({"zip": zip or [], "file": str(file) if file else None}))
 
 
 def folder_of(ran_out: str) -> Path:

@@ -21,7 +21,7 @@ from ptb_runner.cell import SCHEMA_VERSION
 from ptb_runner.config import BenchmarkConfig, MissingScore
 from ptb_runner.explain import UsageError
 from ptb_runner.outcome import SCORED, Outcome, score, trial_record, worst
-from ptb_runner.sweep import read_sweep
+from ptb_runner.sweepfile import read_sweep
 
 ENDED = ("finished", "cancelled")  # states in which a runner has written its result.json
 
