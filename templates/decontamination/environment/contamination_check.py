@@ -10,9 +10,9 @@ every test item that overlap, one JSON object is printed:
     {"file": "train.jsonl", "line": 17, "item": 3, "overlap": 0.42, "text": "the run of words that was found first"}
 
 item is the test item's `id`, or else its place in the list, from 0; overlap the part of the item's runs that the line
-holds. Case, punctuation and spacing do not matter. Where tiktoken and its vocabulary are at hand, its tokens are counted
-(cl100k_base) instead of words; --tokens words does without. An item shorter than a run is looked for as a whole, unless
-it has fewer than 6.
+holds. Case, punctuation and spacing do not matter. Where tiktoken and its vocabulary are at hand, its tokens count in
+place of words, unless --tokens words says otherwise. An item shorter than a run is looked for as a whole, unless it has
+fewer than 6.
 
 Files are streamed: memory does not grow with them. Exit codes: 0 nothing found, 1 something found, 2 wrong usage.
 """

@@ -120,9 +120,9 @@ def check(job: dict[str, Any], line: Line) -> None:
         except (KeyError, TypeError, ValueError, SyntaxError, MemoryError, RecursionError):
             raise WrongAnswer("the answer returned something other than a plain value") from None
 
-    # The prompt is the benchmark's own code: some tests use helpers that it defines.
+    # The prompt is the benchmark's own code, which lacks a body: some tests use helpers that it defines.
     names: dict[str, Any] = {"__name__": "tests"}
-    exec(compile(job["prompt"], "<prompt>", "exec"), names)
+    exec(compile(job["prompt"] + "\n    pass\n", "<prompt>", "exec"), names)
     names[job["entry_point"]] = candidate
     exec(compile(job["test"], "<tests>", "exec"), names)
     names["check"](candidate)
