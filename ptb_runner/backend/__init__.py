@@ -44,6 +44,11 @@ class Backend(Protocol):
         ...
 
     @staticmethod
+    def clean_images(config: Config) -> list[str]:
+        """Remove the images that we built and that nothing uses, and say which."""
+        ...
+
+    @staticmethod
     def kill_all() -> None:
         """End every sandbox of this process at once; called when an interrupt's grace is over."""
         ...

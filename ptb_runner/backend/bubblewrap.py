@@ -41,3 +41,7 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
 def reap(config: Config | None) -> list[str]:
     scratch_dir = config.backend.scratch_dir if config and isinstance(config.backend, BubblewrapConfig) else None
     return [str(folder) for folder in bubblewrap.reap(Path(scratch_dir) if scratch_dir else None)]
+
+
+def clean_images(config: Config) -> list[str]:
+    return []

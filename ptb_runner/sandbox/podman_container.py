@@ -116,11 +116,12 @@ class Container(Jobs):
             *("--volume", f"{self._box}:{BOX}:ro"),
             *self.wanted.options,
         ]
-        await self.podman("run", *options, self.wanted.image, "bash", f"{BOX}/serve.sh", server.name)
-        env_file.unlink()
-        self._watch(int(pid_file.read_text()))
-        server.is_ready(await self._await(f"ready {server.name}"))
         self._servers[None] = server
+        with self._asked(f"ready {server.name}") as reply:
+            await self.podman("run", *options, self.wanted.image, "bash", f"{BOX}/serve.sh", server.name)
+            env_file.unlink()
+            self._watch(int(pid_file.read_text()))
+            server.is_ready(await self._answered(reply))
 
     def _watch(self, pid: int) -> None:
         self.pid = pid
@@ -133,16 +134,21 @@ class Container(Jobs):
         self._folder.record(pid)
         self._loop.add_reader(self._pidfd, self._lose)
 
-    async def _await(self, question: str) -> int:
-        """Wait for a reply that begins so, and return the number behind it."""
+    @contextlib.contextmanager
+    def _asked(self, question: str) -> Iterator[asyncio.Future[int]]:
+        """The number that the reply to a question will bring; to be entered before the question is put."""
         self._awaited[question] = reply = self._loop.create_future()
+        try:
+            yield reply
+        finally:
+            del self._awaited[question]
+
+    async def _answered(self, reply: asyncio.Future[int]) -> int:
         try:
             async with asyncio.timeout(SERVE_SEC):
                 return await reply
         except TimeoutError:
-            raise RuntimeError(f"the container does not answer ({question}): {self.last_words()}") from None
-        finally:
-            self._awaited.pop(question, None)
+            raise RuntimeError(f"the container does not answer: {self.last_words()}") from None
 
     # --- Commands -------------------------------------------------------------------------------------
 
@@ -188,8 +194,9 @@ class Container(Jobs):
         script.chmod(0o644)
         self._jobs[job.name] = running = _Running(job, time.clock_gettime(time.CLOCK_BOOTTIME))
         try:
-            server.send(job.name)
-            await self._await(f"started {job.name}")
+            with self._asked(f"started {job.name}") as reply:
+                server.send(job.name)
+                await self._answered(reply)
         except BaseException:
             await asyncio.shield(self.end(job))
             raise
@@ -213,8 +220,9 @@ class Container(Jobs):
         server = _Server(secrets.token_hex(8), self._box)
         serve = (self.wanted.name, "bash", f"{BOX}/serve.sh", server.name)
         try:
-            await self.podman("exec", "--detach", "--user", user, "--env", f"{MARK.decode()}-", *serve)
-            server.is_ready(await self._await(f"ready {server.name}"))
+            with self._asked(f"ready {server.name}") as reply:
+                await self.podman("exec", "--detach", "--user", user, "--env", f"{MARK.decode()}-", *serve)
+                server.is_ready(await self._answered(reply))
         except BaseException:
             server.close()
             raise
@@ -480,7 +488,7 @@ def _script(name: str, command: Command, source: Path | None, out: Path, err: Pa
         "(",
         *where,
         *exports,
-        f"exec bash -c {shlex.quote(command.shell)}",
+        f"exec -a bash /proc/self/exe -c {shlex.quote(command.shell)}",
         ")",
         f'echo "exit {name} $?" >{BOX}/replies',
     ]

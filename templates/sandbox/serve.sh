@@ -11,6 +11,7 @@ box=$(dirname -- "$0")
 exec <"$box/$1" 2>/dev/null
 echo "ready $1 $EUID" >"$box/replies"
 while IFS= read -r script; do
-    PTB_JOB=$script bash "$box/$script" &
+    # This very bash, whatever has become of the one in the image.
+    PTB_JOB=$script /proc/self/exe "$box/$script" &
     disown
 done
