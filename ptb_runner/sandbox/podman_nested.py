@@ -39,11 +39,14 @@ def _effective_capabilities(root: Path) -> int:
     return 0
 
 
-def containers_conf(version: tuple[int, ...], nofile: int, nproc: int, binds_proc: bool, helper_dir: str | None) -> str:
+def containers_conf(
+    version: tuple[int, ...], nofile: int, nproc: int, *, binds_proc: bool, has_mqueue: bool, helper_dir: str | None
+) -> str:
     """The [containers] and [engine] sections for a restricted machine."""
+    shared = ("netns", "ipcns", "utsns", "cgroupns") if has_mqueue else ("netns", "utsns", "cgroupns")
     lines = [
         "[containers]",
-        *(f'{name}="host"' for name in ("netns", "ipcns", "utsns", "cgroupns")),
+        *(f'{name}="host"' for name in shared),
         'cgroups="disabled"',
         "keyring=false",
         f'default_ulimits=["nofile={nofile}:{nofile}","nproc={nproc}:{nproc}"]',
@@ -83,7 +86,14 @@ def variables(
     if nested:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[1], resource.getrlimit(resource.RLIMIT_NPROC)[1]
         nofile, nproc = (NPROC if limit == resource.RLIM_INFINITY else limit for limit in soft)
-        text = containers_conf(tuple(version), nofile, min(NPROC, nproc), not _can_mount_proc(), helper_dir)
+        text = containers_conf(
+            tuple(version),
+            nofile,
+            min(NPROC, nproc),
+            binds_proc=not _can_mount_proc(),
+            has_mqueue=Path("/dev/mqueue").is_dir(),  # without it podman cannot share the host's IPC
+            helper_dir=helper_dir,
+        )
         found["CONTAINERS_CONF"] = _written("containers.conf", text)
         if text := _storage():
             found["CONTAINERS_STORAGE_CONF"] = _written("storage.conf", text)

@@ -87,15 +87,16 @@ def test_what_is_missing_is_told_with_its_remedy(machine, version, host, needs, 
 
 
 def test_the_configuration_for_a_restricted_machine():
-    text = podman_nested.containers_conf((4, 3, 1), 20000, 32768, binds_proc=False, helper_dir=None)
+    text = podman_nested.containers_conf((4, 3, 1), 20000, 32768, binds_proc=False, has_mqueue=True, helper_dir=None)
     settings = tomllib.loads(text)
     assert settings["containers"]["netns"] == settings["containers"]["ipcns"] == "host"
     assert settings["containers"]["cgroups"] == "disabled"
     assert settings["containers"]["default_ulimits"] == ["nofile=20000:20000", "nproc=32768:32768"]
     assert "volumes" not in settings["containers"]
     assert "compose_warning_logs" not in settings["engine"]
-    text = podman_nested.containers_conf((5, 0), 1, 1, binds_proc=True, helper_dir="/opt/netavark")
+    text = podman_nested.containers_conf((5, 0), 1, 1, binds_proc=True, has_mqueue=False, helper_dir="/opt/netavark")
     settings = tomllib.loads(text)
+    assert "ipcns" not in settings["containers"]
     assert settings["containers"]["volumes"] == ["/proc:/proc"]
     assert settings["engine"]["compose_warning_logs"] is False
     assert settings["engine"]["helper_binaries_dir"] == ["/opt/netavark"]

@@ -1,0 +1,63 @@
+"""The same as an ordinary user, without any right of root's: rootless podman."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.podman.podman_kit import IMAGE, dockerfile_task
+from tests.run_kit import TASK_TOML, Cell
+
+pytestmark = pytest.mark.podman
+
+USER = "ptb-rootless"
+ROOT = Path(__file__).resolve().parents[2]
+REWARD = "echo $r > /logs/verifier/reward.txt"
+
+
+@pytest.fixture(scope="module")
+def home(image) -> Iterator[Path]:
+    """The home of a user made for these tests, with subordinate ids and the base image."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a user to be")
+    subprocess.run(["useradd", "--create-home", USER], check=True)
+    try:
+        yield Path(pwd.getpwnam(USER).pw_dir)
+    finally:
+        as_user("podman", "unshare", "rm", "-rf", f"/home/{USER}/run", f"/home/{USER}/.local/share/containers")
+        subprocess.run(["userdel", "--remove", "--force", USER], check=True, capture_output=True)
+
+
+def as_user(*command: str) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).with_name("rootless.sh")
+    environment = {**os.environ, "PTB_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        ["unshare", "--mount", script, USER, *command], env=environment, capture_output=True, text=True, timeout=280
+    )
+
+
+def test_another_user_of_the_container_leaves_what_we_can_read_and_delete(home):
+    """Promise 18, and a build, without being root."""
+    recipe = f"FROM {IMAGE}\nRUN useradd -u 1001 -m worker\n"
+    toml = TASK_TOML.replace("[agent]", '[agent]\nuser = "1001"')
+    test = f'if [ "$(cat answer.txt)" = 1001 ]; then r=1; else r=0; fi; {REWARD}'
+    dockerfile_task(home / "mine", recipe, test, toml)
+    subprocess.run(["chown", "-R", USER, home / "mine"], check=True)
+    archive = Path(os.environ.get("PTB_CACHE", "/var/cache/ptb-tests")) / "ptb-base-bookworm.tar"
+    work = "id -u > answer.txt; echo mine > /logs/agent/own.txt; chmod 600 /logs/agent/own.txt"
+    task = ("benchmark=task", f"benchmark.path={home}/mine", "backend=podman", "agent=custom", "agent.id=test")
+    agent = ("agent.import_path=tests.agents:Scripted", f"agent.options.command='{work}'")
+    assert as_user("podman", "import", "-q", str(archive), IMAGE).returncode == 0
+    done = as_user(sys.executable, "-m", "ptb_runner", *task, *agent, f"hydra.run.dir={home}/run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    own = next((home / "run").glob("job/*/agent/own.txt"))
+    assert (own.read_text(), own.owner()) == ("mine\n", USER)
+    assert as_user("rm", "-r", str(home / "run" / "job")).returncode == 0
+    assert Cell(home / "run").outcomes == ["scored"]
+    assert as_user("podman", "ps", "-aq").stdout == ""
