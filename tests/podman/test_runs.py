@@ -53,12 +53,24 @@ REWARD = "echo $r > /logs/verifier/reward.txt"
 
 
 def test_post_training_with_a_separate_verifier_and_a_hand_off(ptb):
-    ran = ptb("benchmark=addition", "model=nano", "agent=oracle", *PODMAN)
+    """The model is the one it began with: training is the same everywhere, and slow with Debian's own NumPy."""
+    ran = ptb("benchmark=addition", "model=nano", *agent("Honest"), *PODMAN)
     cell = only_cell()
     assert ran.code == 0, ran.out + ran.err + cell.log
-    assert cell.trial()["reward"] > 0.9
+    assert cell.trial()["reward"] == pytest.approx(0.027, abs=0.01)
     model = next((cell.folder / "handoff").glob("*/final_model"))
-    assert (model / "model.safetensors").stat().st_size > 1000
+    given = cell.folder / "task" / "environment" / "base_model" / "model.safetensors"
+    assert (model / "model.safetensors").read_bytes() == given.read_bytes()
+
+
+def test_a_hand_off_survives_a_failed_verification_and_goes_with_a_policy(ptb):
+    broken = ("benchmark=addition", "model=nano", *agent("Honest"), *PODMAN, "benchmark.verifier_hours=0.0003")
+    ptb(*broken, "benchmark.evaluation.try_timeout_hours=0.0002", "hydra.run.dir=failed")
+    assert Cell(Path("failed").resolve()).outcomes == ["eval_failed"]
+    assert len(list(Path("failed/handoff").glob("*/final_model"))) == 1
+    ran = ptb("benchmark=addition", "model=nano", *agent("Honest"), *PODMAN, "backend.keep_model=never")
+    assert ran.code == 0, ran.out + ran.err
+    assert list(only_cell().folder.glob("handoff/*")) == []
 
 
 def test_a_cheat_on_podman_gets_its_real_score(ptb):
