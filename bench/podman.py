@@ -42,11 +42,9 @@ def seconds(command: list[str], folder: Path, environment: dict[str, str]) -> fl
 
 
 def task(folder: Path) -> Path:
-    """A trivial task with a prebuilt image and a separate verifier, as both runners take it."""
-    toml = TASK_TOML.replace('"no-network"', '"public"').replace(
-        'workdir = "/app"', f'workdir = "/app"\ndocker_image = "{IMAGE}"'
-    )
-    made = make_task(folder, REWARD_IF_OK, toml)
+    """A trivial task with a Dockerfile and a separate verifier, as both runners take it."""
+    made = make_task(folder, REWARD_IF_OK, TASK_TOML.replace('"no-network"', '"public"'))
+    (made / "environment" / "Dockerfile").write_text(f"FROM {IMAGE}\nWORKDIR /app\n")
     (made / "solution").mkdir()
     (made / "solution" / "solve.sh").write_text("#!/usr/bin/env bash\nmkdir -p /app && printf ok > /app/answer.txt\n")
     (made / "solution" / "solve.sh").chmod(0o755)
