@@ -169,7 +169,7 @@ def test_both_images_begin_with_the_same_pinned_steps(tasks):
         assert line in packages
     assert re.search(r"inspect_evals @ git\+\S+@06001a83[0-9a-f]{32}$", "\n".join(packages).strip())
     assert "contamination" not in agents
-    for name in ("budget_sec", "collect.py"):
+    for name in ("budget_sec", "collect.py", "system_monitor.py"):
         assert (task / "environment/image/tools" / name).read_bytes() == (task / "tools" / name).read_bytes()
 
 

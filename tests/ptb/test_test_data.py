@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ptb_runner import test_data
 from ptb_runner.doctor import compose
 from ptb_runner.render import render
+
+QUESTION = "how many sums of two numbers below a hundred does it take to fill this line with words"
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,7 @@ def asked(monkeypatch) -> list[tuple[Any, ...]]:
     """A `datasets` library with two rows that fit every benchmark; what it was asked for."""
     calls: list[tuple[Any, ...]] = []
     row = {name: f"a {name}" for name in ("question", "answer", "prompt", "canonical_solution", "problem")}
+    row["question"] = QUESTION
     row |= {"Question": "Q", "Correct Answer": "A"}
     listed: dict[str, Any] = {"ground_truth": ["f(x=1)"], "rubrics": [{"points": 1}]}
 
@@ -90,18 +93,20 @@ def test_without_items_the_plan_says_so(ptb):
     assert not list(Path("run/task").rglob("test_data.json"))
 
 
-def test_with_items_the_task_holds_them_above_the_workspace(ptb, asked, tmp_path, monkeypatch):
-    checker = tmp_path / "checker"
-    if not test_data.CHECKER.is_file():  # the layer is made elsewhere
-        pytest.skip("there is no layer `decontamination` yet")
+def test_with_items_the_task_holds_them_above_the_workspace(ptb, asked, tmp_path):
     assert ptb("cache", "test-data", "benchmark=gsm8k").code == 0
-    task = checker / "task"
+    task = tmp_path / "task"
     render(compose(["benchmark=gsm8k"]), task)
-    assert json.loads((task / "environment" / "test_data.json").read_text())[0]["question"] == "a question"
+    assert json.loads((task / "environment" / "test_data.json").read_text())[0]["question"] == QUESTION
     assert not (task / "tests" / "test_data.json").exists()
     text = (task / "instruction.md").read_text()
     assert "../test_data.json" in text
     assert "../contamination_check.py" in text
+    train = tmp_path / "train.txt"
+    train.write_text(f"well, {QUESTION}?\n")
+    checker = task / "environment" / "contamination_check.py"
+    done = subprocess.run([sys.executable, "-I", checker, train], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr  # it reads what was downloaded
     assert "RUN mv contamination_check.py test_data.json .." in (task / "environment/Dockerfile").read_text()
     ran = ptb("benchmark=gsm8k", "dry_run=true", "hydra.run.dir=run")
     assert "ptb cache" not in ran.out

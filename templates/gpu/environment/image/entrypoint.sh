@@ -20,14 +20,11 @@ show_new_files() {
 }
 
 start_monitor() {
-    local monitor
-    for monitor in /opt/ptb/system_monitor.py /opt/ptb/monitor.py; do
-        if [[ -f $monitor ]]; then
-            mkdir -p "$LOGS/agent"
-            python3 -I "$monitor" >/dev/null 2>&1 &
-            return
-        fi
-    done
+    local monitor=/opt/ptb/system_monitor.py # only the agent's image has it
+    if [[ -f $monitor ]]; then
+        mkdir -p "$LOGS/agent"
+        python3 -I "$monitor" --log "$LOGS/agent/system_monitor.log" --disk "$PWD" >/dev/null 2>&1 &
+    fi
 }
 
 end() { # CODE: end the helpers, but only those: what else runs here is the agent's
