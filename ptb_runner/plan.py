@@ -157,12 +157,17 @@ def _refuse_another(folder: Path, identity: dict[str, Any]) -> None:
 def _validate(task: Path) -> None:
     """Harbor's own opinion of the task, before anything is spent."""
     _before_harbor()
+    from harbor.lint.compose import ComposeLoadError
     from harbor.lint.models import LintRule
     from harbor.lint.task import lint_task
     from harbor.models.task.task import Task
 
     faults = {LintRule.INVALID_TASK_CONFIG, LintRule.UNKNOWN_CONFIG_FIELD, LintRule.INVALID_TASK_FILES}
-    found = [f"{_inside(finding.path, task)}: {finding.message}" for finding in lint_task(task, selected_rules=faults)]
+    try:
+        findings = lint_task(task, selected_rules=faults)
+    except ComposeLoadError:
+        findings = []  # it reads compose files with Docker's own plugin, which users of podman need not have
+    found = [f"{_inside(finding.path, task)}: {finding.message}" for finding in findings]
     try:
         with python_warnings.catch_warnings():
             python_warnings.simplefilter("ignore")

@@ -96,10 +96,10 @@ def problems(config: Config) -> list[str]:
 
 
 def unsupported(task: Path, config: Config) -> list[str]:
-    from ptb_runner.sandbox import podman, podman_compose
+    from ptb_runner.sandbox import podman
 
     if is_compose(task):
-        return podman_compose.unsupported(task)
+        return podman_machine.compose_reasons(task)
     return podman.unsupported(task, _backend(config).image)
 
 

@@ -9,7 +9,6 @@ services the host's, under their own names, and rewrites the health checks that 
 import json
 import shlex
 import tempfile
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, override
@@ -125,14 +124,3 @@ class DockerCompose(DockerEnvironment):
 
 class PodmanCompose(DockerCompose, HarborPodman):  # pyright: ignore[reportIncompatibleVariableOverride]
     """The same over Harbor's podman environment."""
-
-
-def unsupported(task_dir: Path) -> list[str]:
-    """Why a compose task cannot run, one line for each reason; Harbor itself looks at most of it."""
-    task = tomllib.loads((task_dir / "task.toml").read_text())
-    steps = [task, *task.get("steps", [])]
-    policies = [task.get("environment", {}), *(step.get(role, {}) for step in steps for role in ("agent", "verifier"))]
-    policies += [step.get("verifier", {}).get("environment", {}) for step in steps]
-    # Harbor's filter needs an image that it builds from a registry's, and networks: neither can be counted on.
-    wanted = {policy.get("network_mode") for policy in policies} & {"allowlist"}
-    return [f"network_mode {mode!r}: not enforced for compose tasks" for mode in sorted(wanted)]

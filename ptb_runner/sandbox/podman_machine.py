@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from ptb_runner.sandbox.podman_cli import Podman
 
 OLDEST = (4, 0)
 NETAVARK_FOR_5 = (1, 6)
+OLDEST_COMPOSE = (1, 6)
 LITTLE_DISK_GB = 2.0
 INSTALL = "apt-get install podman crun uidmap slirp4netns fuse-overlayfs, or your system's like"
 HYBRID = (
@@ -130,6 +132,22 @@ def _existing(path: Path) -> Path:
 
 def _user() -> str:
     return os.environ.get("USER") or str(os.geteuid())
+
+
+def compose_reasons(task_dir: Path) -> list[str]:
+    """Why a compose task cannot run, one line for each reason; most of it Harbor looks at itself."""
+    task = tomllib.loads((task_dir / "task.toml").read_text())
+    steps = [task, *task.get("steps", [])]
+    parts = [task.get("environment", {}), *(step.get(role, {}) for step in steps for role in ("agent", "verifier"))]
+    parts += [step.get("verifier", {}).get("environment", {}) for step in steps]
+    reasons = []
+    if any(part.get("network_mode") == "allowlist" for part in parts):
+        # Harbor's filter is an image built from a registry's, and needs networks: neither can be counted on.
+        reasons.append("network_mode 'allowlist': not enforced for compose tasks")
+    if version("podman-compose") < OLDEST_COMPOSE and not shutil.which("docker-compose"):
+        needed = ".".join(map(str, OLDEST_COMPOSE))
+        reasons.append(f"compose tasks need podman-compose {needed} first on PATH: pip install podman-compose")
+    return reasons
 
 
 def describe(podman: Podman) -> str:

@@ -1,0 +1,67 @@
+"""A compose task with a second service, on a real podman."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.podman.podman_kit import IMAGE, PODMAN, containers, images
+from tests.run_kit import agent, make_task, only_cell
+
+pytestmark = [pytest.mark.podman, pytest.mark.usefixtures("image")]
+
+COMPOSE = f"""
+services:
+  main: {{image: "{IMAGE}", command: [sh, -c, sleep infinity], depends_on: [web]}}
+  web:
+    image: "{IMAGE}"
+    command: [sh, -c, "mkdir -p /srv && echo from-web > /srv/word && cd /srv && exec python3 -m http.server 18765"]
+"""
+TOML = f"""
+schema_version = "1.1"
+[task]
+name = "own/compose"
+[environment]
+docker_image = "{IMAGE}"
+workdir = "/root"
+"""
+ASK = """
+python3 - <<END > answer.txt
+import time, urllib.request
+for _ in range(50):
+    try: print(urllib.request.urlopen("http://web:18765/word").read().decode().strip()); break
+    except OSError: time.sleep(0.1)
+END
+"""
+
+
+@pytest.fixture(scope="module")
+def compose(tmp_path_factory) -> Path:
+    """The folder with a podman-compose that Harbor can use; Debian's own is too old."""
+    venv = tmp_path_factory.mktemp("compose")
+    make = [[sys.executable, "-m", "venv", venv], [venv / "bin" / "pip", "install", "-q", "podman-compose==1.6.0"]]
+    for command in make:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"podman-compose cannot be had: {done.stderr[-200:]}")
+    return venv / "bin"
+
+
+def test_two_services(ptb, tmp_path, compose, monkeypatch):
+    task = make_task(
+        tmp_path / "mine",
+        '[ "$(cat /root/answer.txt)" = from-web ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt',
+        TOML,
+    )
+    (task / "environment" / "docker-compose.yaml").write_text(COMPOSE)
+    monkeypatch.setenv("PATH", f"{compose}:{os.environ['PATH']}")
+    before = images()
+    ran = ptb("benchmark=task", f"benchmark.path={task}", *PODMAN, *agent("Scripted", command=ASK))
+    assert ran.code == 0, ran.out + ran.err + only_cell().log
+    assert only_cell().trial()["reward"] == 1
+    assert images() == before
+    assert containers() == []
