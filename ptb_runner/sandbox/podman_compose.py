@@ -50,17 +50,26 @@ _Loader.add_multi_constructor("!", _plain)
 def overlay(files: Iterable[Path], labelled: Mapping[str, str], host_network: bool) -> str:
     """A compose file to be read after `files`, with what every service of theirs needs."""
     services: dict[str, dict[str, Any]] = {"main": {}}
-    has_networks = False
+    made: dict[str, set[str]] = {"volumes": set(), "networks": set()}
     for file in files:
         document = yaml.load(file.read_text(), _Loader) or {}
-        has_networks |= bool(document.get("networks"))
         for name, service in (document.get("services") or {}).items():
             services.setdefault(name, {}).update(service or {})
-    lines = ["networks: !reset {}"] if host_network and has_networks else []
-    lines.append("services:")
+        for kind, names in made.items():
+            names |= {name for name, own in (document.get(kind) or {}).items() if not (own or {}).get("external")}
+    label = f"    labels: {json.dumps(dict(labelled))}"
+    lines = ["services:"]
     for name, service in sorted(services.items()):
-        lines += [f"  {json.dumps(name)}:", "    stop_grace_period: 0s", f"    labels: {json.dumps(dict(labelled))}"]
+        lines += [f"  {json.dumps(name)}:", "    stop_grace_period: 0s", label]
         lines += _on_host_network(service, sorted(services)) if host_network else []
+    if host_network:
+        lines += ["networks: !reset {}"] if made.pop("networks") else []
+    else:
+        made["networks"].add("default")
+    for kind, names in made.items():
+        lines += [f"{kind}:", *(line for name in sorted(names) for line in (f"  {json.dumps(name)}:", label))] * bool(
+            names
+        )
     return "\n".join(lines) + "\n"
 
 

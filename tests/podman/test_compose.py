@@ -63,5 +63,5 @@ def test_two_services(ptb, tmp_path, compose, monkeypatch):
     ran = ptb("benchmark=task", f"benchmark.path={task}", *PODMAN, *agent("Scripted", command=ASK))
     assert ran.code == 0, ran.out + ran.err + only_cell().log
     assert only_cell().trial()["reward"] == 1
-    assert images() == before
+    assert before <= images()
     assert containers() == []

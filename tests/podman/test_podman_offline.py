@@ -168,6 +168,7 @@ def test_an_allowlist_is_refused(ptb):
 
 COMPOSE = """
 networks: {inner: {}}
+volumes: {data: , given: {external: true}}
 services:
   main: {build: ., networks: [inner], depends_on: [db], healthcheck: {test: [CMD, test, -e, "/a b"]}}
   db: {image: x, ports: ["5432:5432"]}
@@ -190,4 +191,24 @@ def test_the_overlay_of_compose_tasks(tmp_path):
     assert "networks: !reset {}" in text
     assert "ports: !reset []" in text
     plain = yaml.safe_load(podman_compose.overlay([file], {"ptb.owner": "me"}, host_network=False))
+    assert plain["networks"] == {name: {"labels": {"ptb.owner": "me"}} for name in ("default", "inner")}
+    assert plain["volumes"] == {"data": {"labels": {"ptb.owner": "me"}}}
     assert plain["services"]["db"] == {"stop_grace_period": "0s", "labels": {"ptb.owner": "me"}}
+
+
+def test_docker_is_asked_for_before_anything_is_launched(ptb, monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "docker").write_text("#!/bin/sh\necho cannot connect to the daemon >&2\nexit 1\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    chosen = ("benchmark=hello", "agent=oracle", "backend=docker", "backend.image=x")
+    (tmp_path / "bin" / "docker").chmod(0o755)
+    ran = ptb(*chosen)
+    assert ran.code == 2
+    assert "the Docker daemon does not answer: cannot connect to the daemon" in ran.err
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_a_misspelt_nested(ptb):
+    ran = ptb("benchmark=hello", "agent=oracle", "backend=podman", "backend.image=x", "backend.nested=maybe")
+    assert ran.code == 2
+    assert "backend.nested=maybe" in ran.err

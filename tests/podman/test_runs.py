@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -170,6 +172,33 @@ def test_a_build_that_fails_is_told_and_hurts_only_itself(ptb, tmp_path):
     assert "so it ends" in cell.trial()["error"]["message"]
     assert cell.trial()["reward"] is None
     assert len(list(cell.folder.glob("superseded/*"))) == 2
+
+
+DIES = """#!/bin/sh
+if [ "$1" = run ] && [ ! -e {flag} ]; then touch {flag}; {how}; fi
+exec {real} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("kill -9 $$", "podman run failed"),
+        ("echo write /var/x: no space left on device >&2; exit 125", "no space left"),
+    ],
+    ids=["killed", "disk full"],
+)
+def test_a_podman_that_fails_once_costs_one_more_try(ptb, tmp_path, monkeypatch, how, said):
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin" / "podman"
+    wrapper.write_text(DIES.format(flag=tmp_path / "flag", how=how, real=shutil.which("podman")))
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    ran = ptb("benchmark=hello", "agent=oracle", *PODMAN, "attempts=3", "concurrency=3")
+    assert ran.code == 0, ran.out + ran.err
+    (before,) = only_cell().folder.glob("superseded/*")
+    assert said in (before / "exception.txt").read_text()
+    assert containers() == []
 
 
 def test_an_image_that_cannot_be_pulled(ptb):
