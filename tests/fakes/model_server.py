@@ -13,7 +13,8 @@ Without a rule it says "I do not know.". GET /_log tells the bodies of all compl
 As a program, `model_server.py serve MODEL --port N ...` behaves like `vllm serve`; FAKE_VLLM, a JSON object, says how:
     rules     the script
     delay     seconds until completions work (503 before, while /v1/models already answers)
-    die       text to print before it ends with exit code 1
+    die       text to print before it ends with exit code 1; with `starts`, a file that counts them, only the first
+              `deaths` times
     arguments a file for its command line
     children  a file for the pids of two children, one of which leaves the process group
 """
@@ -144,7 +145,10 @@ def like_vllm(arguments: list[str]) -> None:
     if "children" in told:
         children = [subprocess.Popen(["sleep", "600"], start_new_session=leave) for leave in (False, True)]
         Path(told["children"]).write_text(" ".join(str(child.pid) for child in [*children]))
-    if "die" in told:
+    starts = Path(told.get("starts", os.devnull))
+    with starts.open("a") as file:
+        file.write(".")
+    if "die" in told and ("starts" not in told or len(starts.read_text()) <= told["deaths"]):
         time.sleep(told.get("delay", 0))
         print(told["die"], flush=True)
         sys.exit(1)

@@ -55,7 +55,8 @@ def parser(benchmark: Benchmark) -> argparse.ArgumentParser:
     add("--served-model", help="the model's name on that server, default: the model path")
     add("--data", type=Path, help="a file of items in the benchmark's own format, instead of its data set")
     add("--fewshot-data", type=Path, help="a file of worked examples that goes with --data (gsm8k)")
-    add("--log-dir", type=Path, help="keep logs below this folder, one folder a run")
+    logs = os.environ.get("PTB_LOG_DIR")  # from the verifier
+    add("--log-dir", type=Path, default=logs, help="keep logs below this folder, one folder a run (%(default)s)")
     add("--seed", type=int, help="seed of the model's sampling, default: none")
     add("--max-errors", type=float, default=benchmark.max_errors, help="part of samples without score (%(default)s)")
     add("--max-retries", type=int, default=3, help="further tries of one question (%(default)s)")

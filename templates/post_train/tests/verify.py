@@ -5,7 +5,8 @@ Runs in a sandbox of its own, with the settings in verifier.json beside it:
     benchmark        its name, for messages
     handoff          the folder with final_model/ and collect.json, as the collect hook left them
     logs             where to write
-    evaluate         the evaluator's command, as a list; it gets --model-path, --limit, --json-output-file and more
+    evaluate         the evaluator's command, as a list; it gets --model-path, --limit, --json-output-file and more, and
+                     in PTB_LOG_DIR a folder for logs of its own
     tries            what is tried in turn until one scores: a list of further arguments for the evaluator, or
                      {"count": 4, "args": [...], "timeout_sec": 3600}, so many tries with a time limit of their own
     try_timeout_sec  the time limit of a try that names none
@@ -373,7 +374,8 @@ def run_try(settings: Settings, number: int, note: dict) -> dict:
         step = settings.tries[number - 1]
         command = [*settings.evaluate, *options, *step.args]
         with (settings.logs / f"evaluation_{number}.log").open("wb") as log, errors.open("wb") as error_log:
-            code = note["exit_code"] = run_bounded(command, workdir, step.timeout_sec, log, error_log)
+            own = {"PTB_LOG_DIR": str(settings.logs / f"evaluation_{number}")}
+            code = note["exit_code"] = run_bounded(command, workdir, step.timeout_sec, log, error_log, own)
         if code == EXIT_INVALID_MODEL:
             raise Unscored("invalid_model", last_line(errors) or "the evaluator rejects the model")
         if code != 0:
@@ -382,9 +384,9 @@ def run_try(settings: Settings, number: int, note: dict) -> dict:
         return read_metrics(output, settings.metric)
 
 
-def run_bounded(command: list[str], workdir: Path, timeout: float, log, error_log) -> int:
+def run_bounded(command: list[str], workdir: Path, timeout: float, log, error_log, own: dict[str, str]) -> int:
     """Run a command to its end and return its exit code, ValueError at its time limit. No process of it survives."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | own
     process = subprocess.Popen(
         command,
         cwd=workdir,
