@@ -133,20 +133,22 @@ class _Dumper(yaml.CSafeDumper):
         return True
 
 
-def write_cell(folder: Path, config: dict[str, Any], identity: dict[str, Any], overrides: list[str]) -> Cell:
-    """Write cell.yaml from plain data without secrets, and return the cell."""
+def write_cell(
+    folder: Path, config: Config, plain: dict[str, Any], identity: dict[str, Any], overrides: list[str]
+) -> Cell:
+    """Write cell.yaml from the configuration as plain data without secrets, and return the cell."""
     content = {
         "schema_version": SCHEMA_VERSION,
         "cell_id": cell_id(identity),
         "created_at": now(),
         "overrides": overrides,
-        "config": config,
+        "config": plain,
         "identity": identity,
     }
     temporary = folder / ".cell.yaml.tmp"
     temporary.write_text(yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
     temporary.replace(folder / "cell.yaml")
-    return Cell(folder, content["cell_id"], typed(config), identity, overrides)
+    return Cell(folder, content["cell_id"], config, identity, overrides)
 
 
 def read_cell(folder: Path) -> Cell:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from ptb_runner import backend, check, parity
 from ptb_runner.cell import Cell, differences, identity_of, locked, read_cell, write_cell, write_json, write_status
-from ptb_runner.config import Config, typed, without_secrets
+from ptb_runner.config import Config, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.render import agent_hours, render
 
@@ -106,34 +106,34 @@ def _one_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def prepare(config: DictConfig | dict[str, Any], folder: Path, overrides: list[str]) -> Cell:
+def prepare(config: Config, plain: dict[str, Any], folder: Path, overrides: list[str]) -> Cell:
     """Render the cell into `folder` and write cell.yaml; a folder that holds the same cell already is taken as it is.
 
-    `config` is what Hydra composed, or the same as plain data without secrets (`without_secrets`).
+    `plain` is `config` as plain data without secrets (`without_secrets`).
 
     Raises UsageError when the folder holds another cell, with the difference, when the task is not valid, or when
     a runner is at work on the folder: a refused command changes nothing.
     """
     with locked(folder):
-        return _prepare(config if isinstance(config, dict) else without_secrets(config), folder, overrides)
+        return _prepare(config, plain, folder, overrides)
 
 
-def _prepare(config: dict[str, Any], folder: Path, overrides: list[str]) -> Cell:
+def _prepare(config: Config, plain: dict[str, Any], folder: Path, overrides: list[str]) -> Cell:
     rendered = folder / ".task.new"
     shutil.rmtree(rendered, ignore_errors=True)
     try:
-        render(typed(config), rendered)
+        render(config, rendered)
         _validate(rendered)
-        if not config["dry_run"] and (reasons := _unsupported(rendered, "the rendered task", typed(config))):
+        if not config.dry_run and (reasons := _unsupported(rendered, "the rendered task", config)):
             raise UsageError(reasons[0])
-        identity = identity_of(config, rendered)
+        identity = identity_of(plain, rendered)
         if (folder / "cell.yaml").exists():
             _refuse_another(folder, identity)
         if not (folder / "task").exists():
             rendered.rename(folder / "task")
     finally:
         shutil.rmtree(rendered, ignore_errors=True)
-    cell = write_cell(folder, config, identity, overrides)
+    cell = write_cell(folder, config, plain, identity, overrides)
     if cell.config.parity.id:
         write_json(folder / "parity.json", parity.report(cell.config, cell.task))
     if not (folder / "status.json").exists():

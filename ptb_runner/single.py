@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from ptb_runner import cell as cells
 from ptb_runner import display, plan, redact, run, terminal
+from ptb_runner.config import typed, without_secrets
 from ptb_runner.explain import Exit, UsageError
 from ptb_runner.outcome import Outcome
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 def start(config: DictConfig, folder: Path, overrides: list[str]) -> Exit:
     """Prepare the cell in `folder`, then run it (or, with dry_run=true, print its plan)."""
     try:
-        cell = plan.prepare(config, folder, overrides)
+        cell = plan.prepare(typed(config), without_secrets(config), folder, overrides)
     except UsageError as error:
         _discard_if_new(folder)
         return terminal.print_error(str(error))

@@ -232,7 +232,7 @@ def prepare(folder: Path, composed: list[Composed]) -> list[Cell]:
         place = folder / str(number)
         place.mkdir(parents=True, exist_ok=True)
         try:
-            prepared.append(plan.prepare(cell.plain, place, cell.overrides))
+            prepared.append(plan.prepare(cell.config, cell.plain, place, cell.overrides))
         except UsageError as error:
             bad.setdefault(str(error), []).append(cell.number)
     if bad:

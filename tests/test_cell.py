@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ptb_runner import cell as cells
-from ptb_runner.config import Option, TryConfig, options, register, without_secrets
+from ptb_runner.config import Option, TryConfig, options, register, typed, without_secrets
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import CONF
 
@@ -66,7 +66,16 @@ def another_value(item: Option, now: Any) -> Any:
 
 
 BASE = ("benchmark=hello", "agent=custom", "agent.import_path=a:B")
-CLASSIFIED = [item for item in options(composed(*BASE)) if item.key != "benchmark.path"]
+# Another kind of backend or launcher has other options, and is chosen by name.
+CLASSIFIED = [
+    item for item in options(composed(*BASE)) if item.key not in ("benchmark.path", "backend.kind", "launcher.kind")
+]
+
+
+def test_another_backend_is_another_cell_and_another_launcher_is_not(task):
+    first = identity(composed(*BASE), task)
+    assert identity(composed(*BASE, "backend=podman"), task) != first
+    assert identity(composed(*BASE, "launcher=slurm"), task) == first
 
 
 @pytest.mark.parametrize("item", CLASSIFIED, ids=lambda item: item.key)
@@ -198,8 +207,9 @@ def test_files_cannot_be_put_together_differently_to_the_same_hash(tmp_path):
 
 
 def written(tmp_path: Path, task: Path, *overrides: str) -> tuple[cells.Cell, str]:
-    config = without_secrets(composed(*BASE, *overrides))
-    cell = cells.write_cell(tmp_path, config, cells.identity_of(config, task), list(overrides))
+    config = composed(*BASE, *overrides)
+    plain = without_secrets(config)
+    cell = cells.write_cell(tmp_path, typed(config), plain, cells.identity_of(plain, task), list(overrides))
     return cell, (tmp_path / "cell.yaml").read_text()
 
 
