@@ -1,15 +1,19 @@
 """Arena-Hard writing and HealthBench: exact scores from a scripted model and a scripted grader, and what graders do."""
 
 import copy
+import hashlib
 import json
 import math
+import sys
+import types
 
 import pytest
 from evaluation_kit import Evaluator, example, run_here, write_items
 
 from tests.fakes.model_server import serving
 
-from evaluation_code import arena_writing, healthbench  # isort: skip  # pyright: ignore
+from evaluation_code import arena_writing, healthbench, items  # isort: skip  # pyright: ignore
+from evaluation_code.benchmark import Benchmark  # isort: skip  # pyright: ignore
 from evaluation_code.grader import Malformed  # isort: skip  # pyright: ignore
 
 LETTERS = ["Alpha", "Beta", "Gamma", "Delta"]
@@ -306,3 +310,45 @@ def test_easy_items_are_those_of_the_easy_subset():
     assert not is_easy(easy | {"prompt": talk[:2]})
     assert not is_easy(easy | {"rubrics": [rubric("c", 1)]})
     assert not is_easy(easy | {"rubrics": [*easy["rubrics"], rubric("f", -1)]})
+
+
+# Where items come from.
+
+
+def test_a_data_set_that_cannot_be_had_is_no_score(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "test")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # as if it were not installed
+    ran = run_here(tmp_path / "environment", example("arenahardwriting"), "--model-path", "m")
+    assert ran.code == 1
+    assert "question.jsonl of lmarena-ai/arena-hard-auto cannot be loaded" in ran.reason
+
+
+def test_files_of_a_data_set_are_put_together(tmp_path, monkeypatch):
+    questions = write_items(tmp_path / "question.jsonl", [*REQUESTS, {"uid": "9", "category": "maths", "prompt": "?"}])
+    record = {"messages": [{"role": "assistant", "content": {"answer": "Old"}}]}
+    answers = write_items(tmp_path / "answers.jsonl", [{"uid": row["uid"], **record} for row in REQUESTS])
+    hub = types.ModuleType("huggingface_hub")
+    found = {"question.jsonl": questions, "gemini-2.0-flash-001.jsonl": answers}
+    vars(hub)["hf_hub_download"] = lambda path, name, **_: str(found[name.rpartition("/")[2]])
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    rows = items.load(Benchmark(**example("arenahardwriting")), None, tmp_path)
+    assert [row["uid"] for row in rows] == ["0", "1", "2", "3"]
+    assert {arena_writing.baseline(row) for row in rows} == {"Old"}
+
+
+def test_a_download_must_be_the_file_that_was_meant(tmp_path):
+    source = write_items(tmp_path / "source.jsonl", HEALTH)
+    right = hashlib.sha256(source.read_bytes()).hexdigest()
+    benchmark = example("healthbench") | {"data": {"url": source.as_uri(), "sha256": right}}
+    assert items.load(Benchmark(**benchmark), None, tmp_path) == HEALTH
+    benchmark["data"]["sha256"] = "0" * 64
+    with pytest.raises(Exception, match="SHA-256"):
+        items.load(Benchmark(**benchmark), None, tmp_path)
+
+
+def test_a_broken_line_is_named(evaluate, tmp_path):
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"uid": "1"}\n{"uid": \n')
+    ran, _ = evaluate("arenahardwriting", ARENA, MODEL, ALL_LOST, "--data", path)
+    assert ran.code == 2
+    assert "line 2 is not JSON" in ran.reason

@@ -1,5 +1,6 @@
 """The server around an evaluation: chosen, started, waited for and always ended, with a stand-in for vLLM on PATH."""
 
+import ast
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from evaluation_kit import FAKE_VLLM, Evaluator, example, write_items
+from evaluation_kit import FAKE_VLLM, ROOT, Evaluator, example, write_items
 
 from evaluation_code import outcome, serving  # isort: skip  # pyright: ignore[reportMissingImports]
 from tests.fakes.model_server import serving as grader_serving
@@ -265,3 +266,8 @@ def test_a_refusal_is_not_waited_out():
         with pytest.raises(Exception, match="HTTP 404"):
             serving.wait_until_served(endpoint, 30)
     assert time.monotonic() - started < 5
+
+
+def test_what_runs_in_the_image_is_python_3_10():
+    for path in (ROOT / "templates").rglob("*.py"):
+        ast.parse(path.read_text(), filename=str(path), feature_version=(3, 10))
