@@ -488,7 +488,7 @@ def _script(name: str, command: Command, source: Path | None, out: Path, err: Pa
         "(",
         *where,
         *exports,
-        f"exec -a bash /proc/self/exe -c {shlex.quote(command.shell)}",
+        f"exec bash -c {shlex.quote(command.shell)}",
         ")",
         f'echo "exit {name} $?" >{BOX}/replies',
     ]

@@ -107,7 +107,7 @@ def test_a_cancelled_command_dies_too(inside):
 def test_who_kills_every_shell_kills_only_their_own(inside):
     async def body(container: Container) -> None:
         for user in (None, "nobody"):
-            code, _, _ = await asyncio.wait_for(container.run(sh("pkill -9 bash; sleep 9", user=user)), 5)
+            code, _, _ = await asyncio.wait_for(container.run(sh("pkill -9 exe; pkill -9 bash; sleep 9", user=user)), 5)
             assert code == 137
             assert (await container.run(sh("echo there", user=user)))[1] == "there\n"
 
