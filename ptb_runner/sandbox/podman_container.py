@@ -30,11 +30,12 @@ from ptb_runner.paths import TEMPLATES
 from ptb_runner.sandbox import podman_cli, podman_images, scratch
 from ptb_runner.sandbox.jobs import KILL_SEC, Command, Job, Jobs
 from ptb_runner.sandbox.podman_cli import Podman, PodmanError
+from ptb_runner.sandbox.podman_processes import MARK, Process, namespace, processes, runs
 
 BOX = "/ptb"
-MARK = b"PTB_JOB="
 SERVE_SEC = 60
 WATCH_SEC = 1.0
+LAST_SEC = 0.3
 KILLED = 128 + signal.SIGKILL
 
 _live: set["Container"] = set()
@@ -130,7 +131,7 @@ class Container(Jobs):
         except ProcessLookupError:
             self._lost = True
             raise self.gone() from None
-        self._namespace = _namespace(pid)
+        self._namespace = namespace(pid)
         self._folder.record(pid)
         self._loop.add_reader(self._pidfd, self._lose)
 
@@ -233,7 +234,7 @@ class Container(Jobs):
         if running.job.exit.done() or self._lost:
             return
         own = running.job.name.encode()
-        shell = next((found for found in self._inside() if found.mark == own and _runs(found.pid, own)), None)
+        shell = next((found for found in self._inside() if found.mark == own and runs(found.pid, own)), None)
         try:
             running.pidfd = os.pidfd_open(shell.pid if shell else 0)
         except OSError:
@@ -242,8 +243,11 @@ class Container(Jobs):
             self._loop.add_reader(running.pidfd, self._shell_ended, running)
 
     def _shell_ended(self, running: "_Running") -> None:
+        if running.pidfd >= 0:
+            self._loop.remove_reader(running.pidfd)
         self._read_replies()
-        self._finish(running.job.name, KILLED)
+        # When the container ends, process 1 is the last that is seen to; that is then what is to be told.
+        self._loop.call_later(LAST_SEC, self._finish, running.job.name, KILLED)
 
     def _finish(self, name: str, code: int | None) -> None:
         if running := self._jobs.pop(name, None):
@@ -290,7 +294,7 @@ class Container(Jobs):
             await asyncio.sleep(0.01)
         self._finish(job.name, KILLED)
 
-    def _offspring(self, running: "_Running") -> list["_Process"]:
+    def _offspring(self, running: "_Running") -> list[Process]:
         """A job's processes: those with its mark, and those without any that were born after it.
 
         The mark is in the environment, which every descendant inherits however far it goes away. Who wiped it off
@@ -303,9 +307,9 @@ class Container(Jobs):
             if found.pid != self.pid and (found.mark == own or (not found.mark and found.started >= running.began))
         ]
 
-    def _inside(self) -> list["_Process"]:
+    def _inside(self) -> list[Process]:
         """The container's processes, also those in namespaces of their own."""
-        all_ = {found.pid: found for found in _processes()}
+        all_ = {found.pid: found for found in processes()}
         inside: dict[int, bool] = {}
 
         def is_inside(pid: int) -> bool:
@@ -313,7 +317,7 @@ class Container(Jobs):
                 found = all_.get(pid)
                 inside[pid] = False
                 inside[pid] = found is not None and (
-                    pid == self.pid or _namespace(pid) == self._namespace or is_inside(found.parent)
+                    pid == self.pid or namespace(pid) == self._namespace or is_inside(found.parent)
                 )
             return inside[pid]
 
@@ -427,53 +431,6 @@ class _Running:
     job: Job
     began: float
     pidfd: int = -1
-
-
-@dataclass(frozen=True)
-class _Process:
-    """A process of this machine; `started` in seconds since boot, `mark` the job that it belongs to."""
-
-    pid: int
-    parent: int
-    started: float
-    mark: bytes = b""
-
-    def with_mark(self) -> "_Process":
-        try:
-            variables = Path(f"/proc/{self.pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            variables = []
-        mark = next((one.removeprefix(MARK) for one in variables if one.startswith(MARK)), b"")
-        return _Process(self.pid, self.parent, self.started, mark)
-
-
-def _processes() -> Iterator[_Process]:
-    tick = os.sysconf("SC_CLK_TCK")
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = Path(entry.path, "stat").read_bytes()
-        except OSError:
-            continue
-        state, parent, *rest = stat.rpartition(b")")[2].split()
-        if state not in (b"Z", b"X"):
-            # The kernel counts whole ticks: a process may seem a little older than it is.
-            yield _Process(int(entry.name), int(parent), (int(rest[17]) + 1) / tick)
-
-
-def _namespace(pid: int) -> int:
-    try:
-        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
-    except OSError:
-        return 0
-
-
-def _runs(pid: int, script: bytes) -> bool:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"/" + script + b"\0")
-    except OSError:
-        return False
 
 
 def _script(name: str, command: Command, source: Path | None, out: Path, err: Path) -> str:
