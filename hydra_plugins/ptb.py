@@ -30,7 +30,9 @@ class PtbSweeper(Sweeper):
 
         assert self.launcher is not None
         assert self.config is not None
-        return self.launcher.launch(expand(arguments, self.config.sweep), initial_job_idx=0)
+        assert self.hydra_context is not None
+        jobs = expand(arguments, self.config.sweep, self.hydra_context.config_loader)
+        return self.launcher.launch(jobs, initial_job_idx=0)
 
 
 class PtbLauncher(Launcher):

@@ -6,12 +6,15 @@ lines each. It creates nothing and imports none of harbor, modal or beaker.
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -28,7 +31,7 @@ from ptb_runner.config import (
     typed,
 )
 from ptb_runner.explain import find, unknown_key
-from ptb_runner.paths import TEMPLATES
+from ptb_runner.paths import CONF, TEMPLATES
 from ptb_runner.render import agent_hours, item_limit
 
 _SECRET_NAME = re.compile(r"key|token|secret|password|passwd|credential|auth(?!or)", re.IGNORECASE)
@@ -38,7 +41,9 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def problems(config: DictConfig, conf_dirs: list[str]) -> list[str]:
     """Every fault of `config` that can be found without running anything."""
     known = options(config)
-    found = [*_unknown_keys(config, known), *_missing(config, conf_dirs)]
+    # What the later ones read, the earlier ones have found to be there.
+    found = list(_unset_references(config))
+    found = found or [*_unknown_keys(config, known), *_removed(config, known), *_missing(config, conf_dirs)]
     found = found or list(_kinds(config))
     if found:
         return found
@@ -49,6 +54,7 @@ def problems(config: DictConfig, conf_dirs: list[str]) -> list[str]:
     return [
         *_out_of_bounds(config, known),
         *_secrets(config),
+        *_ids(cell),
         *_agent(cell),
         *_benchmark(cell),
         *_content(cell),
@@ -68,6 +74,10 @@ def warnings(cell: Config) -> list[str]:
     if own is not None and used != own:
         name = "budget.hours" if cell.agent.timeout_hours is None else "agent.timeout_hours"
         found.append(f"{name}={used:g} differs from the benchmark's {own:g}: not comparable")
+    limits = [name for name in ("cpus", "memory_mb", "storage_mb") if getattr(benchmark, name) is not None]
+    if limits and cell.backend.kind == "bubblewrap":
+        named = ", ".join(f"benchmark.{name}" for name in limits)
+        found.append(f"backend=bubblewrap does not enforce {named}")
     if item_limit(cell) != -1:
         found.append(f"only {item_limit(cell)} items are scored: not comparable")
     if test_data.wanted(cell) and not test_data.file(cell.benchmark.id).is_file():
@@ -96,6 +106,24 @@ def _leaves(node: DictConfig, keys: set[str], parents: set[str], prefix: str) ->
             yield key
         elif not OmegaConf.is_missing(node, name):
             yield from _leaves(node[name], keys, parents, f"{key}.")
+
+
+def _removed(config: DictConfig, known: Sequence[Option]) -> Iterator[str]:
+    """Options that were taken away with `~`: everything that reads them would fail."""
+    absent = object()
+    for item in known:
+        if OmegaConf.select(config, item.key, default=absent, throw_on_missing=False) is absent:
+            parent = OmegaConf.select(config, item.key.rpartition(".")[0]) if "." in item.key else config
+            if parent is not None and item.key.rpartition(".")[2] not in parent:
+                yield f"command line: ~{item.key}: an option cannot be removed\n  leave it out, or give it a value"
+
+
+def _unset_references(config: DictConfig) -> Iterator[str]:
+    """${oc.env:NAME} without a default, of a variable that is not set."""
+    for key, value in _strings(OmegaConf.to_container(config, resolve=False), ""):
+        for name in re.findall(r"\$\{oc\.env:([A-Za-z_]\w*)\}", value):
+            if name not in os.environ:
+                yield f"{key.lstrip('.')}: the variable {name} is not set\n  export {name}=... and start again"
 
 
 def _missing(config: DictConfig, conf_dirs: list[str]) -> Iterator[str]:
@@ -152,8 +180,28 @@ def _strings(node: Any, key: str) -> Iterator[tuple[str, str]]:
         yield key, node
 
 
+def _ids(cell: Config) -> Iterator[str]:
+    """Ids name folders, tables and files."""
+    for group in ("benchmark", "model", "agent"):
+        name = getattr(cell, group).id
+        if not name.strip() or not name.isprintable() or ".." in name.split("/"):
+            yield f"{group}.id={name!r}: is no name\n  letters, digits, dashes; not empty, no `..`, on one line"
+
+
+# What sandboxes set themselves: another value breaks every command in them.
+_OWN_VARIABLES = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME")
+
+
 def _agent(cell: Config) -> Iterator[str]:
     agent = cell.agent
+    for name in [*agent.env, *agent.env_vars, *cell.benchmark.env_vars, *cell.benchmark.verifier_env_vars]:
+        if name in _OWN_VARIABLES:
+            yield f"agent.env: {name} belongs to the sandbox\n  leave it out; an agent's own script may set it"
+    if (own := _named_by_file(agent.id)) and agent.name and agent.name != own:
+        yield (
+            f"agent.name={agent.name}: agent={agent.id} is {own}, and results would call it that\n"
+            f"  type agent=custom agent.id=NAME agent.name={agent.name}, or choose agent={agent.name} if there is one"
+        )
     if agent.name and agent.import_path:
         yield "agent.name and agent.import_path are both set\n  keep one: an agent of Harbor's, or a class of yours"
     if not agent.name and not agent.import_path:
@@ -174,8 +222,25 @@ def _agent(cell: Config) -> Iterator[str]:
                 yield f"{option}: one entry is no variable's name\n  give names such as HF_TOKEN, never the key itself"
 
 
+def _named_by_file(agent_id: str) -> str | None:
+    """Harbor's name of an agent of ours, as its file says."""
+    path = CONF / "agent" / f"{agent_id}.yaml"
+    return (yaml.safe_load(path.read_text()) or {}).get("name") if path.is_file() else None
+
+
+# Folders of Harbor's own in every sandbox.
+_TAKEN = ("/", "/tests", "/logs", "/solution", "/handoff")
+
+
 def _benchmark(cell: Config) -> Iterator[str]:
     benchmark = cell.benchmark
+    if not benchmark.workdir.startswith("/") or os.path.normpath(benchmark.workdir) in _TAKEN:
+        yield f"benchmark.workdir={benchmark.workdir!r}: must be an absolute path, and none of {', '.join(_TAKEN)}"
+    for name in benchmark.shared:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            yield f"benchmark.shared: {name!r} is not inside environment/\n  name files relative to it"
+    if benchmark.evaluation.limit == 0:
+        yield "benchmark.evaluation.limit=0: nothing would be scored\n  -1 scores all"
     if benchmark.path and benchmark.layers:
         yield "benchmark.path and benchmark.layers are both set\n  a task is a folder as it is, or rendered from layers"
     if not benchmark.path and not benchmark.layers:
@@ -223,9 +288,27 @@ def _task_folder(path: Path) -> Iterator[str]:
         yield f"benchmark.path={path}: no Harbor task folder, it has no task.toml\n  {expected}"
         return
     try:
-        tomllib.loads((path / "task.toml").read_text())
+        task = tomllib.loads((path / "task.toml").read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         yield f"{path / 'task.toml'}: not readable as TOML: {error}"
+        return
+    for role in ("agent", "verifier"):
+        seconds = task.get(role, {}).get("timeout_sec", 1) if isinstance(task.get(role, {}), dict) else 1
+        if isinstance(seconds, int | float) and not 0 < seconds < math.inf:
+            yield f"{path / 'task.toml'}: [{role}] timeout_sec = {seconds}: must be a number above 0"
+    yield from _task_files(path)
+
+
+def _task_files(path: Path) -> Iterator[str]:
+    try:
+        (path / "instruction.md").read_text()
+    except FileNotFoundError:
+        pass  # a task with steps has one in each
+    except (OSError, UnicodeDecodeError) as error:
+        yield f"{path / 'instruction.md'}: cannot be read as text: {error}"
+    for file in path.rglob("*"):
+        if not (file.is_symlink() or file.is_file() or file.is_dir()):
+            yield f"{file}: is neither a file nor a folder\n  a task is made of files"
 
 
 def _content(cell: Config) -> Iterator[str]:

@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ptb_runner import config as configs
-from ptb_runner import explain
+from ptb_runner import explain, menu
 from ptb_runner.cell import new_folder
 from ptb_runner.explain import Exit, UsageError
 from ptb_runner.overrides import as_meant
@@ -36,8 +37,8 @@ log = logging.getLogger(__name__)
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, also before any trial runs
+    _interrupt_on_signals()
+    sys.path.insert(0, str(Path.cwd()))  # an agent of one's own is found in the folder one stands in
     try:
         return _dispatch(argv)
     except UsageError as error:
@@ -49,6 +50,19 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `ptb --help | head`
         return Exit.ok
+    except OSError as error:
+        log.exception("the command failed")
+        where = f"{error.filename}: " if error.filename else ""
+        print_error(f"{where}{error.strerror or error}")
+        return Exit.unscored
+
+
+def _interrupt_on_signals() -> None:
+    """SIGTERM, and the end of the terminal, are like Ctrl-C, also before any trial runs; nohup stays what it is."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.default_int_handler)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -62,7 +76,12 @@ def _dispatch(argv: list[str]) -> int:
     if "--version" in argv:
         help.print_version()
         return Exit.ok
+    if "--dry-run" in argv:
+        raise UsageError("--dry-run: no such flag\n  type dry_run=true")
     if argv and re.fullmatch(r"[\w-]+", argv[0]) and not argv[0].startswith("-"):
+        if argv[0] in menu.groups(conf_dirs(argv)):
+            choices = ", ".join(menu.choices(argv[0], conf_dirs(argv)))
+            raise UsageError(f"{argv[0]}: which one?\n  type {argv[0]}=CHOICE, one of: {choices}")
         guess = explain.nearest(argv[0], verbs.VERBS)
         hint = f"did you mean `ptb {guess}`?" if guess else f"the verbs are: {', '.join(verbs.VERBS)}"
         raise UsageError(f"there is no verb {argv[0]!r}\n  {hint}")
@@ -92,7 +111,6 @@ def _hydra(argv: list[str]) -> int:
     folders = conf_dirs(argv)
     configs.register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let exceptions through: we word them
-    sys.path.insert(0, str(Path.cwd()))  # an agent of one's own is found in the folder one stands in
     codes: list[int] = []
     BeforeRun.folders = folders
     program = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -101,9 +119,19 @@ def _hydra(argv: list[str]) -> int:
         program(lambda config: codes.append(_start(config)))()
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(explain.explain(error, folders)) from error
+    except ValueError as error:
+        # Hydra's own words about its flags; any other ValueError is ours to mend and not the user's.
+        if not _raised_by_hydra(error):
+            raise
+        raise UsageError(str(error).splitlines()[0]) from error
     except yaml.MarkedYAMLError as error:
         raise UsageError(f"not readable as YAML: {error.problem}\n{error.problem_mark}") from error
     return codes[0] if codes else Exit.ok
+
+
+def _raised_by_hydra(error: ValueError) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return "/hydra/" in frames[-1].filename
 
 
 class BeforeRun(Callback):
@@ -119,9 +147,16 @@ class BeforeRun(Callback):
             # Hydra turns it into a warning and would run on, unchecked.
             raise SystemExit(print_error(f"cannot check the run: {type(error).__name__}: {error}")) from error
         chosen = any(text.startswith("hydra.run.dir=") for text in config.hydra.overrides.hydra)
-        if not chosen:
-            with read_write(config):
-                config.hydra.run.dir = str(new_folder(Path(config.hydra.run.dir)))
+        wanted = Path(config.hydra.run.dir)
+        try:
+            if chosen:
+                wanted.mkdir(parents=True, exist_ok=True)
+            else:
+                with read_write(config):
+                    config.hydra.run.dir = str(new_folder(wanted))
+        except OSError as error:
+            fault = f"{wanted}: the run's folder cannot be made: {error.strerror}\n  choose one with hydra.run.dir=DIR"
+            raise SystemExit(print_error(fault)) from error
 
     def _check(self, config: DictConfig) -> None:
         from ptb_runner import plan
@@ -132,6 +167,8 @@ class BeforeRun(Callback):
         faults = plan.faults(own, self.folders)
         if own.launcher.kind not in ("inline", "debug") and not faults:
             faults = [f"launcher={own.launcher.kind}: for sweeps only\n  type -m, also for one cell"]
+        if own.sweep.zip or own.sweep.file:
+            faults = [*faults, "sweep.zip and sweep.file: for sweeps only\n  type -m"]
         for fault in faults:
             print_error(fault)
         if faults:

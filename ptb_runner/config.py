@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import functools
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -434,8 +435,8 @@ class Config:
     pins: PinsConfig = option(PinsConfig, "Versions of what an image is built from.")
     parity: ParityConfig = option(ParityConfig, "What it is to match.", result=False)
     launcher: LauncherConfig = option(MISSING, "Where the runner process lives.", result=False)
-    attempts: int = option(1, "Trials of each task.", least=1)
-    concurrency: int = option(4, "Trials at once.", least=1, result=False)
+    attempts: int = option(1, "Trials of each task.", least=1, most=10_000)
+    concurrency: int = option(4, "Trials at once.", least=1, most=10_000, result=False)
     seed: int = option(0, "Seed for the task's own programs (PTB_SEED in the sandbox).", least=0)
     dry_run: bool = option(False, "Render and check everything, print the plan, launch nothing.", result=False)
     fail_fast: bool = option(False, "Start no further cell of a sweep after one that failed.", result=False)
@@ -502,12 +503,12 @@ class Option:
         """Whether a number lies outside the bounds."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        inside = (
+        inside = math.isfinite(value) and (
             (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
             and (self.most is None or value <= self.most)
         )
-        return not inside  # NaN compares false with everything, and so is outside
+        return not inside
 
 
 def options(config: DictConfig | dict[str, Any] | None = None) -> tuple[Option, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -53,6 +54,10 @@ def compose(overrides: list[str]) -> Config:
 
 def _disk(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free / 1e9
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return Check("disk", True, f"{folder} cannot be written to ({error.strerror}): stand elsewhere")
     return Check("disk", free < LITTLE_DISK_GB, f"{free:.1f} GB free for results in {folder}")
 
 

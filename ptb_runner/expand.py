@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -17,14 +18,14 @@ from ptb_runner.overrides import as_meant
 MOST_CELLS = 20_000
 
 
-def expand(arguments: list[str], settings: DictConfig) -> list[list[str]]:
+def expand(arguments: list[str], settings: DictConfig, loader: ConfigLoader | None = None) -> list[list[str]]:
     """The overrides of each cell.
 
     Every `key=a,b` is an axis, and cells are all combinations. The keys of one group of `sweep.zip` go together,
     first with first, second with second. Each line of `sweep.file` is one cell more, or less, of that product.
     Raises UsageError when the groups do not fit.
     """
-    axes = _axes(arguments)
+    axes = _axes(arguments, loader)
     for group in settings.zip:
         axes = _zipped(axes, list(group))
     product = [list(itertools.chain(*combination)) for combination in itertools.product(*axes.values())]
@@ -35,9 +36,10 @@ def expand(arguments: list[str], settings: DictConfig) -> list[list[str]]:
     return found
 
 
-def _axes(arguments: list[str]) -> dict[str, list[tuple[str, ...]]]:
+def _axes(arguments: list[str], loader: ConfigLoader | None) -> dict[str, list[tuple[str, ...]]]:
     axes: dict[str, list[tuple[str, ...]]] = {}
-    for override in OverridesParser.create().parse_overrides(arguments):
+    # The loader is for glob(*), which asks what choices there are.
+    for override in OverridesParser.create(config_loader=loader).parse_overrides(arguments):
         typed_key = override.get_key_element()
         key = typed_key.lstrip("+~")
         if key.startswith("sweep."):

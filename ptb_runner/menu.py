@@ -44,6 +44,6 @@ def line(group: str, choice: str, conf_dirs: list[str]) -> str:
         comment = text.removeprefix("#").strip()
         if not text.startswith("#"):
             break
-        if comment and not comment.startswith("@package"):
+        if comment and not comment.startswith("@package") and not comment.endswith(".yaml"):
             return comment
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -9,15 +10,24 @@ from rich.console import Console
 from ptb_runner.explain import Exit
 
 
+class _Console(Console):
+    """A console whose reader may go away (`ptb ... | head`) without ending the run."""
+
+    def on_broken_pipe(self) -> None:
+        self.file = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
+
+
 def console() -> Console:
     """Standard output; on a pipe or in a file lines are not broken."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=200, soft_wrap=True, no_color=True)
+    out = _Console(highlight=False, emoji=False)
+    if out.is_terminal:
+        return out
+    return _Console(highlight=False, emoji=False, width=200, soft_wrap=True, no_color=True)
 
 
 def errors() -> Console:
     """Standard error."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def print_error(text: str) -> Exit:

@@ -188,8 +188,8 @@ def _sweep_status(folder: Path, chosen: argparse.Namespace) -> int:
 def _cell_status(folder: Path, chosen: argparse.Namespace) -> int:
 
     state = cells.read_json(folder / "status.json")
-    if state is None:
-        raise UsageError(f"{folder}: has no status yet\n  ptb resume {folder}")
+    if not isinstance(state, dict) or not isinstance(state.get("attempts"), dict):
+        raise UsageError(f"{folder / 'status.json'}: missing or damaged\n  ptb resume {folder} writes it anew")
     if chosen.json:
         print(json.dumps(state, indent=2))
         return 0

@@ -75,6 +75,23 @@ def test_every_choice_composes(ptb):
         (["resume"], ["ptb resume", "folder"]),
         (["resume", "/nowhere"], ["/nowhere", "cell.yaml"]),
         (["--frobnicate"], ["--frobnicate"]),
+        (["~attempts"], ["~attempts", "cannot be removed"]),
+        (["attempts=99999999999999999999"], ["at most 10000"]),
+        (["agent.timeout_hours=inf"], ["agent.timeout_hours", "above 0"]),
+        (["benchmark.pass_reward=nan"], ["benchmark.pass_reward"]),
+        (["agent.name=claude-code"], ["agent=oracle is oracle", "agent=custom"]),
+        (["sweep.file=cells.txt"], ["sweep.file", "-m"]),
+        (["benchmark.workdir="], ["benchmark.workdir", "absolute"]),
+        (["benchmark.workdir=/tests/.."], ["benchmark.workdir", "absolute"]),
+        (["benchmark.evaluation.limit=0"], ["limit=0", "-1 scores all"]),
+        (["benchmark.shared=[/etc/passwd]"], ["/etc/passwd", "environment/"]),
+        (["benchmark.id=../../evil"], ["benchmark.id", "is no name"]),
+        (["agent.env.PATH=/x"], ["PATH belongs to the sandbox"]),
+        (["agent.env.X=${oc.env:NO_SUCH_VARIABLE}"], ["agent.env.X", "NO_SUCH_VARIABLE is not set"]),
+        (["hydra.run.dir=/dev/null/x"], ["/dev/null/x", "hydra.run.dir=DIR"]),
+        (["agent"], ["agent=CHOICE", "oracle"]),
+        (["--dry-run"], ["dry_run=true"]),
+        (["--resolve"], ["--resolve"]),
     ],
 )
 def test_a_mistake_is_told_in_two_lines(ptb, arguments, said):
@@ -85,7 +102,7 @@ def test_a_mistake_is_told_in_two_lines(ptb, arguments, said):
     assert "Traceback" not in ran.err
     assert ran.out == ""
     assert list(Path.cwd().iterdir()) == []
-    if not arguments[0].startswith("--frob"):  # argparse prints its usage first
+    if not arguments[0].startswith(("--frob", "--resolve")):  # argparse prints its usage first
         errors = [line for line in ran.err.splitlines() if line.startswith("error: ")]
         assert len(ran.err.splitlines()) <= 2 * len(errors)
 
