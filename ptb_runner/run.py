@@ -303,8 +303,14 @@ def set_aside_outcomes(cell: Cell, outcomes: list[str]) -> None:
         cells.mark(cell, "planned", None, fewer=len(chosen))
 
 
+def _signals() -> list[signal.Signals]:
+    """What interrupts: Ctrl-C, SIGTERM, and the end of the terminal unless it is ignored (nohup)."""
+    hangs_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangs_up]
+
+
 class Interrupts:
-    """What SIGINT and SIGTERM do to the trials of this process.
+    """What SIGINT, SIGTERM and SIGHUP do to the trials of this process.
 
     The first one cancels every trial, keeps others from starting, and soon after kills what sandboxes are left;
     further ones change nothing.
@@ -328,12 +334,12 @@ class Interrupts:
     def handled(self) -> Iterator[Interrupts]:
         """Handle the signals for as long as this lasts; must be entered in the loop of the main thread."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _signals():
             loop.add_signal_handler(number, self._interrupt, number)
         try:
             yield self
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _signals():
                 loop.remove_signal_handler(number)
 
     def _interrupt(self, number: int) -> None:

@@ -382,7 +382,7 @@ def first_is_scored_and_second_runs(folder: Path) -> bool:
     return len(found) == 2 and found[0].outcome == "scored" and "agent" in found[1].running.values()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_sweep_ends_cleanly_and_carries_on(tmp_path, ptb, number):
     process = started(tmp_path, "benchmark=hello", *QUICK_THEN_SLOW)
     folder = tmp_path / "sweep"
