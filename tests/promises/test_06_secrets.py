@@ -1,8 +1,15 @@
 """Promise 6: no secret in any file of a run, nor on the terminal."""
 
 import json
+import os
+import sqlite3
+import stat
+import tempfile
 from pathlib import Path
 
+import pytest
+
+from ptb_runner.redact import Redactor
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, in_phase, make_task, only_cell, start
 
 CANARIES = {
@@ -100,3 +107,112 @@ def test_short_values_are_no_secrets(ptb, monkeypatch):
     ran = ptb("benchmark=task", "benchmark.path=mine", *agent("Honest"), "agent.env_vars=[FLAG]", "hydra.run.dir=run")
     assert ran.code == 0, ran.out
     assert json.loads(Path("run/result.json").read_text())["score"]["raw"] == 1
+
+
+# --- Odd places ---------------------------------------------------------------------------------------
+
+KEY = CANARIES["AGENT_KEY"]
+
+
+@pytest.fixture
+def secrets() -> Redactor:
+    return Redactor({"AGENT_KEY": KEY})
+
+
+def test_a_database_loses_its_secrets_and_stays_a_database(tmp_path, secrets):
+    with sqlite3.connect(tmp_path / "x.db") as connection:
+        connection.execute("create table t (name text, value text)")
+        connection.executemany("insert into t values (?, ?)", [("a", f"Bearer {KEY}!"), ("b", "plain")])
+    connection.close()
+    size = (tmp_path / "x.db").stat().st_size
+    secrets.folder(tmp_path)
+    assert files_with(tmp_path, KEY) == []
+    assert (tmp_path / "x.db").stat().st_size == size
+    found = sqlite3.connect(tmp_path / "x.db").execute("select * from t").fetchall()
+    assert found == [("a", f"Bearer {'*' * len(KEY)}!"), ("b", "plain")]
+
+
+def test_a_binary_file_keeps_its_length_and_all_other_bytes(tmp_path, secrets):
+    path = tmp_path / "x.bin"
+    path.write_bytes(KEY.encode() + b"\xff" * 9000 + b"\0" + KEY.encode() * 2 + b"end")
+    secrets.folder(tmp_path)
+    filler = b"*" * len(KEY)
+    assert path.read_bytes() == filler + b"\xff" * 9000 + b"\0" + filler * 2 + b"end"
+
+
+def test_secrets_in_names_of_files_and_folders(tmp_path, secrets):
+    inner = tmp_path / f"a-{KEY}" / f"{KEY}.d"
+    inner.mkdir(parents=True)
+    (inner / f"x{KEY}.txt").write_text(KEY)
+    (inner / "x${AGENT_KEY}.txt").write_text("was there before")
+    (inner / ("y" * 200 + KEY * 3)).write_text("long")
+    (tmp_path / f"link-{KEY}").symlink_to("nowhere")
+    secrets.folder(tmp_path)
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert KEY not in " ".join(found)
+    inner = tmp_path / "a-${AGENT_KEY}" / "${AGENT_KEY}.d"
+    texts = sorted(path.read_text() for path in inner.iterdir())
+    assert texts == ["${AGENT_KEY}", "long", "was there before"]
+    assert (tmp_path / "link-${AGENT_KEY}").is_symlink()
+
+
+def test_secrets_in_where_links_point_and_links_are_not_followed(tmp_path, secrets):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine.txt").write_text(KEY)
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    (trial / "one").symlink_to(f"/tmp/{KEY}/x")
+    (trial / "folder").symlink_to(outside)
+    (trial / "file").symlink_to(outside / "mine.txt")
+    secrets.folder(trial)
+    assert os.readlink(trial / "one") == "/tmp/${AGENT_KEY}/x"
+    assert os.readlink(trial / "folder") == str(outside)
+    assert (outside / "mine.txt").read_text() == KEY
+
+
+def test_files_and_folders_that_nobody_may_read(secrets):
+    with tempfile.TemporaryDirectory() as name:  # where another user can go, unlike pytest's own folders
+        closed = Path(name) / "closed"
+        closed.mkdir()
+        for path in (closed / "x.txt", Path(name) / "y.txt"):
+            path.write_text(KEY)
+            path.chmod(0)
+        closed.chmod(0)
+        _as_somebody(Path(name), lambda: secrets.folder(Path(name)))
+        assert files_with(Path(name), KEY) == []
+
+
+def _as_somebody(folder: Path, do) -> None:
+    """Do it as a user whom modes concern: root reads everything."""
+    if os.getuid() != 0:
+        do()
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 65534, 65534)
+    if not (child := os.fork()):
+        os.setuid(65534)
+        do()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_mode_of_a_file_without_secrets_stays(tmp_path, secrets):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "model.safetensors").chmod(0o444)
+    secrets.folder(tmp_path)
+    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o444
+
+
+def test_odd_places_in_a_whole_run(ptb, monkeypatch):
+    monkeypatch.setenv("AGENT_KEY", KEY)
+    leak = (
+        "cd /logs/agent; printf 'x\\0%s' $AGENT_KEY > x.bin; mkdir $AGENT_KEY; echo $AGENT_KEY > $AGENT_KEY/$AGENT_KEY;"
+        "ln -s /$AGENT_KEY link; echo $AGENT_KEY > closed; chmod 000 closed"
+    )
+    ran = ptb("benchmark=hello", *agent("Scripted", command=leak), "agent.env_vars=[AGENT_KEY]")
+    assert ran.code == 0, ran.out
+    assert files_with(Path.cwd(), KEY) == []
+    paths = list(only_cell().folder.rglob("*"))
+    assert [path for path in paths if path.name == "x.bin"]
+    assert not [path for path in paths if KEY in str(path) or (path.is_symlink() and KEY in os.readlink(path))]
