@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import re
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def main() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "ptb_runner"], cwd=folder, capture_output=True, text=True, check=True
         )
-    console = Console(record=True, width=104, file=Path(os.devnull).open("w"))
+    console = Console(record=True, width=104, file=io.StringIO())
     console.print(Text(f"$ {COMMAND}", style="bold"))
     console.print(Text(done.stdout.rstrip()))
     svg = console.export_svg(title="ptb_runner")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -51,11 +52,22 @@ def ptb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def run(*arguments: str | Path) -> Ran:
         GlobalHydra.instance().clear()
         capsys.readouterr()
-        code = cli.main([str(argument) for argument in arguments])
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        finally:
+            _close_log_files()
         out, err = capsys.readouterr()
         return Ran(code, out, err)
 
     return run
+
+
+def _close_log_files() -> None:
+    """A process ends with its run; this one goes on, and the run's folder may be gone."""
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, logging.FileHandler)]:
+        root.removeHandler(handler)
+        handler.close()
 
 
 @pytest.fixture
