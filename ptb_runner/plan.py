@@ -71,7 +71,7 @@ def _agent_class(config: Config) -> list[str]:
     try:
         own = AgentConfig(name=agent.name, import_path=agent.import_path, model_name=agent.model)
         found = AgentFactory.get_agent_class_from_config(own)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module may also end the program when it is imported
         where = "agent.import_path" if agent.import_path else "agent.name"
         return [f"{where}={agent.import_path or agent.name}: cannot be loaded: {_one_line(error)}"]
     if not issubclass(found, BaseAgent):
@@ -102,7 +102,7 @@ def _before_harbor() -> None:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

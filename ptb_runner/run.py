@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from ptb_runner import backend, provenance, redact
 from ptb_runner import cell as cells
 from ptb_runner.cell import Cell, read_json, write_json, write_status
 from ptb_runner.config import Config, KeepModel, Kind
+from ptb_runner.contained import contain
 from ptb_runner.explain import UsageError
 from ptb_runner.outcome import SCORED, Outcome, score, trial_record, worst
 from ptb_runner.redact import Redactor
@@ -334,6 +336,7 @@ class Interrupts:
     def handled(self) -> Iterator[Interrupts]:
         """Handle the signals for as long as this lasts; must be entered in the loop of the main thread."""
         loop = asyncio.get_running_loop()
+        contain(loop)
         for number in _signals():
             loop.add_signal_handler(number, self._interrupt, number)
         try:
@@ -426,8 +429,11 @@ async def _run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets
         trial = await Trial.create(config.model_copy(deep=True))
         _follow(trial, cell, progress, secrets)
         await trial.run()
-    except Exception as error:
-        # A constructor's error (a network policy that the backend cannot enforce, say) leaves no result.
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        # A constructor's error (a network policy that the backend cannot enforce, say) leaves no result. SystemExit
+        # and KeyboardInterrupt are the agent's own, too: signals for us come through the loop's handlers.
         log.exception("trial %s", name)
         _record_failure(folder, error)
     finally:
@@ -460,12 +466,21 @@ def _follow(trial: Trial, cell: Cell, progress: Progress, secrets: Redactor) -> 
         trial.add_hook(event, entered)
 
 
-def _record_failure(trial_dir: Path, error: Exception) -> None:
-    """Leave the reason where `trial_record` finds it, for a trial that Harbor could not even begin."""
-    if read_json(trial_dir / "result.json") is None:
-        trial_dir.mkdir(parents=True, exist_ok=True)
-        info = {"exception_type": type(error).__name__, "exception_message": str(error), "occurred_at": cells.now()}
-        write_json(trial_dir / "result.json", {"trial_name": trial_dir.name, "exception_info": info})
+def _record_failure(trial_dir: Path, error: BaseException) -> None:
+    """Leave the reason where `trial_record` finds it, for a trial that Harbor could not begin or did not see fail."""
+    path = trial_dir / "result.json"
+    found = read_json(path)
+    result: dict[str, Any] = found if isinstance(found, dict) else {"trial_name": trial_dir.name}
+    if result.get("exception_info"):
+        return
+    result["exception_info"] = {
+        "exception_type": type(error).__name__,
+        "exception_message": str(error) or repr(error),
+        "exception_traceback": "".join(traceback.format_exception(error)),
+        "occurred_at": cells.now(),
+    }
+    trial_dir.mkdir(parents=True, exist_ok=True)
+    write_json(path, result)
 
 
 # --- What is left behind ----------------------------------------------------------------------------

@@ -170,6 +170,42 @@ class Raises(Scripted):
         raise self.errors[self.error](self.message)
 
 
+class RaisesAnything(Scripted):
+    """Raises what is no Exception, in trials with these numbers: where is `init`, `setup`, `run` or `task`."""
+
+    errors: dict[str, type[BaseException]] = {
+        "SystemExit": SystemExit,
+        "KeyboardInterrupt": KeyboardInterrupt,
+        "GeneratorExit": GeneratorExit,
+        "BaseException": BaseException,
+    }
+    command = WRITE_OK
+
+    def __init__(self, *args: Any, error: str, where: str, attempts: list[int], logs_dir: Path, **kwargs: Any) -> None:
+        super().__init__(*args, logs_dir=logs_dir, **kwargs)
+        found = re.search(r"__(\d+)/agent", str(logs_dir))
+        self.where = where if found and int(found.group(1)) in attempts else ""
+        self.error = self.errors[error]
+        self._maybe_raise("init")
+
+    def _maybe_raise(self, where: str) -> None:
+        if self.where == where:
+            raise self.error("out of order")
+
+    @override
+    async def setup(self, environment: BaseEnvironment) -> None:
+        self._maybe_raise("setup")
+
+    @override
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        async def in_a_task() -> None:
+            self._maybe_raise("task")
+
+        self._maybe_raise("run")
+        await asyncio.gather(in_a_task())
+        await super().run(instruction, environment, context)
+
+
 class FailsFirst(Scripted):
     """Its first `times` runs fail at setup, counted in a file on the host; then it answers hello."""
 

@@ -351,6 +351,22 @@ def test_one_trials_failing_constructor_hurts_no_other(ptb):
     assert cell.result["score"]["raw"] == 1
 
 
+@pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException"])
+@pytest.mark.parametrize(
+    ("where", "phase"), [("init", None), ("setup", "agent_setup"), ("run", "agent"), ("task", "agent")]
+)
+def test_an_agent_that_raises_what_is_no_exception_hurts_no_other(ptb, error, where, phase):
+    raising = agent("RaisesAnything", error=error, where=where, attempts=[2])
+    ran = ptb(*QUICK, *raising, "attempts=2", "concurrency=2", "retry.infra_errors=0")
+    assert ran.code == 1
+    assert "Traceback" not in ran.out + ran.err
+    cell = only_cell()
+    assert cell.outcomes == ["scored", "infra_error"]
+    if (where, error) != ("task", "GeneratorExit"):  # which asyncio itself turns into another error
+        assert cell.trial(2)["error"] == {"type": error, "message": "out of order", "phase": phase}
+    assert cell.status["state"] == "finished"
+
+
 @pytest.mark.parametrize(
     ("options", "outcome", "reward", "said"),
     [

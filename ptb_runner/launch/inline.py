@@ -61,7 +61,9 @@ async def _run_one(
             log.warning("%s", error)  # its state is the other runner's to write
         except UsageError as error:
             mark(cell, "failed", str(error))
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # SystemExit, too: another's code may raise anything
             log.exception("the runner failed")
             with contextlib.suppress(OSError):  # a full disk, perhaps: the watcher sees what it can
                 mark(cell, "failed", f"{type(error).__name__}: {error}")
