@@ -51,6 +51,8 @@ _VERIFIER_FAILED = frozenset(
     {"VerifierTimeoutError", "RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"}
 )
 
+_SHOWN_BYTES, _SHOWN_LINE = 4096, 300  # of what a verifier printed, at most
+
 
 def trial_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     """The record of one trial for result.json, from its folder; a folder without a result is an infra_error."""
@@ -62,8 +64,22 @@ def trial_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     outcome, reason, flags = classify(result, verdict)
     reward = _reward(result) if outcome in SCORED else None
     error = _error_of(result, outcome, reason)
+    if error and error["type"] == "RewardFileNotFoundError":  # Harbor's words for it are two long paths
+        error["message"] = f"the verifier left neither reward.txt nor reward.json{_last_words(trial_dir)}"
     metrics = verdict.get("metrics") or (_rewards(result) if outcome in SCORED else None)
     return _record(trial_dir, attempt, result, outcome, reward, error, flags, _finite(metrics))
+
+
+def _last_words(trial_dir: Path) -> str:
+    """What the verifier printed last."""
+    path = trial_dir / "verifier" / "test-stdout.txt"
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _SHOWN_BYTES))
+        lines = file.read().decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; it printed last: {last[-_SHOWN_LINE:]}" if last else ""
 
 
 def _verdict(path: Path) -> dict[str, Any]:
@@ -100,8 +116,26 @@ def classify(result: dict[str, Any], verdict: dict[str, Any]) -> tuple[Outcome, 
     if raised in _VERIFIER_FAILED:
         return Outcome.eval_failed, verdict.get("reason"), flags  # without one, Harbor's own words say more
     if _reward(result) is None:
-        return Outcome.eval_failed, verdict.get("reason") or "the verifier left no reward", flags
+        return Outcome.eval_failed, verdict.get("reason") or _why_no_reward(result), flags
     return (Outcome.agent_timeout if raised == "AgentTimeoutError" else Outcome.scored), None, flags
+
+
+def _verified(result: dict[str, Any]) -> bool:
+    """Whether the verifier ran, or at least began to."""
+    return bool(result.get("verifier") or result.get("verifier_result"))
+
+
+def _why_no_reward(result: dict[str, Any]) -> str:
+    rewards = _rewards(result)
+    if not _verified(result):
+        return "the verifier did not run"
+    if not rewards:
+        return "the verifier left no reward"
+    name = "reward" if "reward" in rewards else next(iter(rewards))
+    if name == "reward" or len(rewards) == 1:
+        return f"{name} is no finite number: {rewards[name]!r}"
+    names = [*map(str, list(rewards)[:5]), *(["..."] if len(rewards) > 5 else [])]
+    return f"{len(rewards)} rewards ({', '.join(names)}), none called reward"
 
 
 def _after_verification(result: dict[str, Any]) -> bool:
@@ -114,12 +148,12 @@ def _after_verification(result: dict[str, Any]) -> bool:
 
 
 def _worked_anyway(raised: str, result: dict[str, Any]) -> bool:
-    """Whether an agent that ended with an error had done work that the verifier could judge.
+    """Whether an agent that ended with an error had done work that the verifier could judge, and began to.
 
     Harbor verifies after a CLI that ended non-zero, also when it never reached its LLM: the 0 that comes
     out then says nothing about the agent. A completion that was paid for, or a reward that was earned, does.
     """
-    if raised != "NonZeroAgentExitCodeError":
+    if raised != "NonZeroAgentExitCodeError" or not _verified(result):
         return False
     output_tokens = (result.get("agent_result") or {}).get("n_output_tokens") or 0
     return output_tokens > 0 or (_reward(result) or 0.0) > 0

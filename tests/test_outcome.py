@@ -197,6 +197,54 @@ def test_the_verifiers_reason_is_the_error(tmp_path):
     assert found["error"]["message"] == "the agent left no final_model"
 
 
+def never_verified(error: str | None) -> dict[str, Any]:
+    return harbor_result(error, output_tokens=9, error_after_sec=20) | {"verifier": None}
+
+
+def test_an_error_before_the_verifier_is_not_blamed_on_it(tmp_path):
+    found = record(tmp_path, never_verified("NonZeroAgentExitCodeError"))
+    assert found["outcome"] == "infra_error"
+    assert found["error"] == {"type": "NonZeroAgentExitCodeError", "message": "what went wrong", "phase": "agent"}
+
+
+def test_a_verifier_that_did_not_run_left_nothing(tmp_path):
+    found = record(tmp_path, never_verified(None))
+    assert (found["outcome"], found["error"]["message"]) == ("eval_failed", "the verifier did not run")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ({"a": 0.5, "b": 0.5}, "2 rewards (a, b), none called reward"),
+        (dict.fromkeys("abcdefg", 1), "7 rewards (a, b, c, d, e, ...), none called reward"),
+        ({"reward": "1", "b": 1}, "reward is no finite number: '1'"),
+        ({}, "the verifier left no reward"),
+    ],
+)
+def test_why_there_is_no_reward(tmp_path, rewards, said):
+    found = record(tmp_path, harbor_result(rewards=rewards))
+    assert (found["outcome"], found["error"]["message"]) == ("eval_failed", said)
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (None, ""),
+        ("", ""),
+        (" \n\n", ""),
+        ("one\nno module named x\n\n", "; it printed last: no module named x"),
+        ("x" * 9000 + "the end", "; it printed last: " + "x" * 293 + "the end"),
+    ],
+)
+def test_the_verifiers_last_line_is_told_when_it_left_no_reward_file(tmp_path, printed, said):
+    if printed is not None:
+        (tmp_path / "job/t__003/verifier").mkdir(parents=True)
+        (tmp_path / "job/t__003/verifier/test-stdout.txt").write_text(printed)
+    missing = harbor_result("RewardFileNotFoundError", error_after_sec=50, message="No reward file found at /a/b or /c")
+    found = record(tmp_path, missing)
+    assert found["error"]["message"] == f"the verifier left neither reward.txt nor reward.json{said}"
+
+
 @pytest.mark.parametrize(("after_sec", "phase"), [(-1, None), (5, "environment"), (20, "agent"), (50, "verifier")])
 def test_the_error_names_the_phase(tmp_path, after_sec, phase):
     found = record(tmp_path, harbor_result("ValueError", error_after_sec=after_sec))
