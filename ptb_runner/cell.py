@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import importlib.metadata
 import json
 import os
 import socket
@@ -19,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from ptb_runner.config import Config, options, typed
-from ptb_runner.explain import UsageError
+from ptb_runner.explain import UsageError, unknown_key
 
 SCHEMA_VERSION = 1
 
@@ -100,19 +101,41 @@ def identity_of(config: dict[str, Any], task: Path) -> dict[str, Any]:
 
     Two cells with equal identities measure the same thing; concurrency, folders and launchers are not in it.
     """
-    identity = {item.key: _at(config, item.key) for item in options(config) if item.result}
-    if identity.get("benchmark.path"):
-        # Where the folder lay does not matter: its content was copied, and is hashed below.
-        identity["benchmark.path"] = Path(identity["benchmark.path"]).name
+    identity = {item.key: _identifying(config, item.key) for item in options(config) if item.result}
     identity["task_sha256"] = content_hash(task)
     return identity
 
 
-def _at(plain: dict[str, Any], key: str) -> Any:
+def _identifying(plain: dict[str, Any], key: str) -> Any:
+    """What the identity holds of an option."""
     value: Any = plain
     for name in key.split("."):
         value = value[name]
-    return value
+    # Where the folder lay does not matter: its content was copied, and is hashed.
+    return Path(value).name if key == "benchmark.path" and value else value
+
+
+def check_unchanged(cell: Cell) -> None:
+    """Refuse a cell that is not the one that was prepared: its results would be filed under the wrong name."""
+    plain = _content(cell.folder / "cell.yaml")["config"]
+    written = {key: cell.identity[key] for key in cell.identity if key != "task_sha256"}
+    found: dict[str, Any] = {}
+    for key in written:
+        with contextlib.suppress(KeyError, TypeError):
+            found[key] = _identifying(plain, key)
+    if changed := differences(written, found):
+        told = "; ".join(changed)[:600]
+        raise UsageError(
+            f"{cell.folder / 'cell.yaml'}: was changed, so this is no longer cell {cell.id}: {told}\n"
+            "  start a new run with these options, or restore the file"
+        )
+    if not cell.task.is_dir():
+        raise UsageError(f"{cell.task}: is missing\n  restore the folder, or start a new run")
+    if content_hash(cell.task) != cell.identity["task_sha256"]:
+        raise UsageError(
+            f"{cell.task}: the task was changed after it was rendered, so this is no longer cell {cell.id}\n"
+            "  start a new run for the changed task, or restore the folder"
+        )
 
 
 def cell_id(identity: dict[str, Any]) -> str:
@@ -139,6 +162,7 @@ def write_cell(
     """Write cell.yaml from the configuration as plain data without secrets, and return the cell."""
     content = {
         "schema_version": SCHEMA_VERSION,
+        "ptb_runner": _version(),
         "cell_id": cell_id(identity),
         "created_at": now(),
         "overrides": overrides,
@@ -157,16 +181,41 @@ def read_cell(folder: Path) -> Cell:
     Raises UsageError when it is none, or when a variable that cell.yaml refers to is not set.
     """
     path = folder / "cell.yaml"
+    content = _content(path)
     try:
-        content = yaml.load(path.read_text(), yaml.CSafeLoader)
         return Cell(folder, content["cell_id"], typed(content["config"]), content["identity"], content["overrides"])
-    except FileNotFoundError:
-        raise UsageError(f"{folder}: no cell's folder, it has no cell.yaml") from None
+    except ConfigKeyError as error:
+        raise UsageError(unknown_key(str(error.full_key or error.key), f"{path}{_made_by(content)}")) from None
     except OmegaConfBaseException as error:
         reason = str(error.msg if error.msg else error).splitlines()[0]
-        raise UsageError(f"{path}: {error.full_key or 'config'}: {reason}") from None
-    except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not readable: {error!r}") from None
+        raise UsageError(f"{path}{_made_by(content)}: {error.full_key or 'config'}: {reason}") from None
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What cell.yaml holds; raises UsageError when that is no cell that this version can read."""
+    try:
+        content = yaml.load(path.read_text(), yaml.CSafeLoader)
+    except FileNotFoundError:
+        raise UsageError(f"{path.parent}: no cell's folder, it has no cell.yaml") from None
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not readable: {str(error).splitlines()[0]}") from None
+    kinds = {"cell_id": str, "config": dict, "identity": dict, "overrides": list}
+    if not isinstance(content, dict) or not content:
+        raise UsageError(f"{path}: is empty, or no table\n  it cannot be restored: start a new run")
+    if (schema := content.get("schema_version", SCHEMA_VERSION)) != SCHEMA_VERSION:
+        raise UsageError(f"{path}{_made_by(content)}: has format {schema}, this program reads {SCHEMA_VERSION}")
+    if bad := [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]:
+        raise UsageError(f"{path}{_made_by(content)}: lacks {', '.join(bad)}, or they are not what they should be")
+    return content
+
+
+def _version() -> str:
+    return importlib.metadata.version("ptb-runner")
+
+
+def _made_by(content: dict[str, Any]) -> str:
+    made = content.get("ptb_runner")
+    return f" (made by ptb_runner {made}, this is {_version()})" if made and made != _version() else ""
 
 
 @contextlib.contextmanager

@@ -12,7 +12,17 @@ from typing import Any
 from omegaconf import DictConfig
 
 from ptb_runner import backend, check, parity
-from ptb_runner.cell import Cell, differences, identity_of, locked, read_cell, write_cell, write_json, write_status
+from ptb_runner.cell import (
+    Cell,
+    check_unchanged,
+    differences,
+    identity_of,
+    locked,
+    read_cell,
+    write_cell,
+    write_json,
+    write_status,
+)
 from ptb_runner.config import Config, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.render import agent_hours, render
@@ -114,8 +124,26 @@ def prepare(config: Config, plain: dict[str, Any], folder: Path, overrides: list
     Raises UsageError when the folder holds another cell, with the difference, when the task is not valid, or when
     a runner is at work on the folder: a refused command changes nothing.
     """
+    _refuse_foreign(folder)
     with locked(folder):
         return _prepare(config, plain, folder, overrides)
+
+
+# What is in a folder before it is a cell's: Hydra's log, and what a preparation that was killed left.
+_BEFORE = frozenset({"runner.log", ".runner.lock", ".task.new", ".cell.yaml.tmp"})
+
+
+def is_blank(folder: Path) -> bool:
+    """Whether nothing is in a folder but what a run puts there before it is a cell's."""
+    return folder.is_dir() and {entry.name for entry in folder.iterdir()} <= _BEFORE
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse somebody else's folder."""
+    if not (folder / "cell.yaml").exists() and not is_blank(folder):
+        raise UsageError(
+            f"{folder}: is no cell's folder, and not empty\n  choose a new one, or leave out hydra.run.dir"
+        )
 
 
 def _prepare(config: Config, plain: dict[str, Any], folder: Path, overrides: list[str]) -> Cell:
@@ -129,11 +157,11 @@ def _prepare(config: Config, plain: dict[str, Any], folder: Path, overrides: lis
         identity = identity_of(plain, rendered)
         if (folder / "cell.yaml").exists():
             _refuse_another(folder, identity)
-        if not (folder / "task").exists():
-            rendered.rename(folder / "task")
+        cell = write_cell(folder, config, plain, identity, overrides)
+        if not cell.task.exists():  # after cell.yaml: the same command mends a cell whose preparation was killed
+            rendered.rename(cell.task)
     finally:
         shutil.rmtree(rendered, ignore_errors=True)
-    cell = write_cell(folder, config, plain, identity, overrides)
     if cell.config.parity.id:
         write_json(folder / "parity.json", parity.report(cell.config, cell.task))
     if not (folder / "status.json").exists():
@@ -144,7 +172,8 @@ def _prepare(config: Config, plain: dict[str, Any], folder: Path, overrides: lis
 
 def _refuse_another(folder: Path, identity: dict[str, Any]) -> None:
     """More attempts widen a cell; any other change makes it another one."""
-    before = read_cell(folder).identity
+    cell = read_cell(folder)
+    before = cell.identity
     wider = identity["attempts"] >= before["attempts"]
     changed = differences(before, identity | ({"attempts": before["attempts"]} if wider else {}))
     if changed:
@@ -152,6 +181,8 @@ def _refuse_another(folder: Path, identity: dict[str, Any]) -> None:
             f"{folder}: holds another cell; what changed: {'; '.join(changed)[:600]}\n"
             f"  choose another folder, or carry on with the cell that is there: ptb resume {folder}"
         )
+    if cell.task.exists():
+        check_unchanged(cell)
 
 
 def _validate(task: Path) -> None:

@@ -27,7 +27,6 @@ from ptb_runner import cell as cells
 from ptb_runner.cell import Cell, read_json, write_json, write_status
 from ptb_runner.config import Config, KeepModel, Kind
 from ptb_runner.contained import contain
-from ptb_runner.explain import UsageError
 from ptb_runner.outcome import SCORED, Outcome, score, trial_record, worst
 from ptb_runner.redact import Redactor
 from ptb_runner.render import agent_hours
@@ -88,20 +87,11 @@ def run_cell(folder: Path, show: Callable[[Progress], Any] | None = None) -> dic
     """
     cell = cells.read_cell(folder.resolve())
     with cells.locked(cell.folder):
-        check_task(cell)
+        cells.check_unchanged(cell)
         quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
         return asyncio.run(_run_alone(cell, secrets, show))
-
-
-def check_task(cell: Cell) -> None:
-    """Refuse a task that is not the one that was rendered: its results would be filed under the wrong name."""
-    if cells.content_hash(cell.task) != cell.identity["task_sha256"]:
-        raise UsageError(
-            f"{cell.task}: the task was changed after it was rendered, so this is no longer cell {cell.id}\n"
-            "  start a new run for the changed task, or restore the folder"
-        )
 
 
 def quiet_harbor() -> None:
@@ -295,6 +285,7 @@ def set_aside(cell: Cell, name: str) -> None:
 
 def set_aside_outcomes(cell: Cell, outcomes: list[str]) -> None:
     """Clear the place of every trial that ended in one of `outcomes`, so that the next run does it again."""
+    cells.check_unchanged(cell)
     chosen = []
     for folder in sorted(cell.job.glob("*__*")):
         record = _finished(cell, folder.name)

@@ -42,8 +42,8 @@ def start(config: DictConfig, folder: Path, overrides: list[str]) -> Exit:
 
 
 def _discard_if_new(folder: Path) -> None:
-    """Take back the folder of a run that was refused: nothing of it is worth keeping."""
-    if not (folder / "cell.yaml").exists() and not (folder / "job").exists():
+    """Take back the folder of a run that was refused, unless anything is in it that we did not make."""
+    if plan.is_blank(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
 

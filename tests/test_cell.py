@@ -264,6 +264,27 @@ def test_a_cell_yaml_with_an_unknown_option_is_a_usage_error(tmp_path, task):
         cells.read_cell(tmp_path)
 
 
+def test_a_cell_yaml_of_another_version_is_told_with_that_version(tmp_path, task):
+    _, text = written(tmp_path, task)
+    here = yaml.safe_load(text)["ptb_runner"]
+    other = text.replace(f"ptb_runner: {here}", "ptb_runner: 9.9.9").replace("  attempts: 1\n", "  atempts: 1\n", 1)
+    (tmp_path / "cell.yaml").write_text(other)
+    with pytest.raises(UsageError) as raised:
+        cells.read_cell(tmp_path)
+    first = f"{tmp_path}/cell.yaml (made by ptb_runner 9.9.9, this is {here}): there is no option 'atempts'"
+    assert str(raised.value).splitlines() == [first, "  did you mean attempts?"]
+    (tmp_path / "cell.yaml").write_text(text.replace("schema_version: 1", "schema_version: 2"))
+    with pytest.raises(UsageError, match=r"cell\.yaml: has format 2, this program reads 1"):
+        cells.read_cell(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]"])
+def test_a_cell_yaml_that_is_no_table_is_told_in_plain_words(tmp_path, text):
+    (tmp_path / "cell.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"cell\.yaml: is empty, or no table"):
+        cells.read_cell(tmp_path)
+
+
 # --- status.json and the lock -------------------------------------------------------------------------
 
 

@@ -280,6 +280,20 @@ def test_a_second_runner_on_a_folder_is_refused_and_changes_nothing(ptb):
     assert not (folder / "job").exists()
 
 
+def test_somebody_elses_folder_is_refused_and_left_alone(ptb):
+    Path("theirs").mkdir()
+    Path("theirs/thesis.txt").write_text("years of work")
+    for folder in ("theirs", "."):
+        ran = ptb("benchmark=hello", f"hydra.run.dir={folder}")
+        assert ran.code == 2
+        assert "is no cell's folder, and not empty" in ran.err
+        assert Path("theirs/thesis.txt").read_text() == "years of work"
+        found = {path.name for path in Path.cwd().rglob("*")}
+        assert found <= {"theirs", "thesis.txt", "runner.log"}  # Hydra makes its log before anybody is asked
+    Path("empty").mkdir()
+    assert ptb("benchmark=hello", "hydra.run.dir=empty").code == 0
+
+
 # --- Models -------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ptb_runner import backend, limits, redact, run, watch
-from ptb_runner.cell import Busy, Cell, locked, mark, read_json
+from ptb_runner.cell import Busy, Cell, check_unchanged, locked, mark, read_json
 from ptb_runner.config import InlineConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import Ended
@@ -55,7 +55,7 @@ async def _run_one(
         _current.set((cell.folder, redact.redactor(cell)))
         try:
             with locked(cell.folder):
-                run.check_task(cell)
+                check_unchanged(cell)
                 await run.run_trials(cell, redact.redactor(cell), interrupts, shared=shared)
         except Busy as error:
             log.warning("%s", error)  # its state is the other runner's to write

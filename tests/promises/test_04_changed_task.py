@@ -1,5 +1,6 @@
 """Promise 4: when a task was changed, results of the old one are never given for the new one."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,40 @@ def finished(ptb):
 def test_a_change_in_the_cells_own_copy_is_refused(ptb, finished):
     overrides, cell = finished
     (cell.folder / "task" / "tests" / "test.sh").write_text(ALWAYS)
-    before = cell.mtimes(), cell.result
-    for command in (["resume", "here"], overrides, [*overrides, "attempts=2"]):
+    before = cell.mtimes(), cell.result, (cell.folder / "cell.yaml").read_text(), cell.status
+    for command in (
+        ["resume", "here"],
+        ["resume", "here", "--retry", "scored"],
+        overrides,
+        [*overrides, "attempts=2"],
+    ):
         ran = ptb(*command)
         assert ran.code == 2
         assert "the task was changed after it was rendered" in ran.err
         assert "reward" not in ran.out
-        assert (cell.mtimes(), cell.result) == before
+        assert (cell.mtimes(), cell.result, (cell.folder / "cell.yaml").read_text(), cell.status) == before
+
+
+def test_a_cells_own_copy_that_is_gone_is_told_as_missing(ptb, finished):
+    _, cell = finished
+    shutil.rmtree(cell.folder / "task")
+    ran = ptb("resume", "here")
+    assert ran.code == 2
+    assert "here/task: is missing" in ran.err
+
+
+def test_an_option_changed_by_hand_is_refused_with_the_difference(ptb, finished):
+    overrides, cell = finished
+    path = cell.folder / "cell.yaml"
+    text = path.read_text().replace("  concurrency: 1", "  concurrency: 2")
+    path.write_text(text.replace("\n  seed: 0\n", "\n  seed: 7\n", 1))  # the second one is the identity's
+    for command in (["resume", "here"], ["resume", "here", "--retry", "scored"], overrides):
+        ran = ptb(*command)
+        assert ran.code == 2
+        assert "cell.yaml: was changed" in ran.err
+        assert "seed: 0 -> 7" in ran.err
+        assert "concurrency" not in ran.err
+    assert cell.outcomes == ["scored"]
 
 
 def test_a_change_in_the_folder_it_came_from_is_refused_in_the_same_cell_and_run_in_a_new_one(ptb, finished):
