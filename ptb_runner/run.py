@@ -44,6 +44,10 @@ log = logging.getLogger(__name__)
 INTERRUPT_GRACE_SEC = 1.0
 
 
+class FolderGone(Exception):
+    """Somebody removed the cell's folder while it ran."""
+
+
 @dataclass
 class Progress:
     """What a cell's trials are doing right now; read by the display, written by the run."""
@@ -91,7 +95,12 @@ def run_cell(folder: Path, show: Callable[[Progress], Any] | None = None) -> dic
         quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
-        return asyncio.run(_run_alone(cell, secrets, show))
+        plan = _planned(cell)
+        try:
+            return asyncio.run(_run_alone(cell, plan, secrets, show))
+        finally:
+            if not (cell.folder / "cell.yaml").exists():  # whatever came of it then, this is what matters
+                raise FolderGone(f"{cell.folder}: was removed while the cell ran")
 
 
 def quiet_harbor() -> None:
@@ -101,10 +110,12 @@ def quiet_harbor() -> None:
     logging.getLogger("harbor").setLevel(logging.INFO)
 
 
-async def _run_alone(cell: Cell, secrets: Redactor, show: Callable[[Progress], Any] | None) -> dict[str, Any]:
+async def _run_alone(
+    cell: Cell, plan: JobPlan, secrets: Redactor, show: Callable[[Progress], Any] | None
+) -> dict[str, Any]:
     with Interrupts(backend.of(cell.config).kill_all).handled() as interrupts:
         reap(cell)
-        return await run_trials(cell, secrets, interrupts, show=show)
+        return await run_trials(cell, secrets, interrupts, show=show, plan=plan)
 
 
 async def run_trials(
@@ -113,10 +124,11 @@ async def run_trials(
     interrupts: Interrupts,
     show: Callable[[Progress], Any] | None = None,
     shared: asyncio.Semaphore | None = None,
+    plan: JobPlan | None = None,
 ) -> dict[str, Any]:
     """Run what is missing of a cell that this process holds, and write and return its result."""
     started_at = cells.now()
-    plan = await _plan(cell)
+    plan = plan or await _plan(cell)
     names = [config.trial_name for config in plan.trial_configs]
     _set_aside_unfinished(cell, secrets)
     progress = Progress(expected=len(names))
@@ -145,15 +157,26 @@ def reap(cell: Cell) -> None:
 # --- Harbor's configuration -------------------------------------------------------------------------
 
 
+def _planned(cell: Cell) -> JobPlan:
+    """The plan, outside of the loop that handles signals: of many attempts it takes long, and Ctrl-C must end it."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(_plan(cell))
+    finally:
+        loop.close()
+
+
 async def _plan(cell: Cell) -> JobPlan:
     """Harbor's plan of the job, with trials named by us and a hand-off folder each."""
     from harbor.job_plan import JobPlan
     from harbor.models.job.lock import build_job_lock
 
     config = _job_config(cell)
-    plan = await JobPlan.from_config(config, job_id=_job_id(cell))
+    # Harbor plans one attempt, in a thread that no signal ends; the others are the same but for the name.
+    plan = await JobPlan.from_config(config.model_copy(update={"n_attempts": 1}), job_id=_job_id(cell))
+    plan.config = config
     trials, attempts = [], Counter[str]()
-    for trial in plan.trial_configs:
+    for trial in plan.trial_configs * config.n_attempts:
         task_name = _short_task_name(cell, trial.task.get_task_id().get_name().split("/")[-1])
         attempts[task_name] += 1
         name = f"{task_name}__{attempts[task_name]:03d}"

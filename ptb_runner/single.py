@@ -50,6 +50,7 @@ def _discard_if_new(folder: Path) -> None:
 def carry_on(folder: Path) -> Exit:
     """Run what is missing of a cell, with progress and a closing table."""
     cell = cells.read_cell(folder)
+    secrets = redact.redactor(cell)
     out = terminal.console()
     out.print(f"cell {cell.id} in {terminal.shown(folder)}", markup=False)
     warnings.simplefilter("ignore")  # libraries' notes to their developers; logging has what matters
@@ -58,9 +59,12 @@ def carry_on(folder: Path) -> Exit:
         result = run.run_cell(folder, lambda progress: display.progress(progress, interval, out))
     except UsageError:
         raise
+    except run.FolderGone as error:
+        terminal.print_error(str(error))
+        return Exit.unscored
     except Exception as error:
         log.exception("the runner failed")
-        said = redact.redactor(cell).text(str(error))[:500]
+        said = secrets.text(str(error))[:500]
         where = terminal.shown(folder) / "runner.log"
         terminal.print_error(f"{type(error).__name__}: {said}\n  the whole story is in {where}")
         return Exit.unscored

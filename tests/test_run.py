@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import signal
 import time
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +15,7 @@ import yaml
 
 from ptb_runner import run as runs
 from ptb_runner.outcome import Outcome
-from tests.run_kit import QUICK, REWARD_IF_OK, TASK_TOML, Cell, agent, make_task, only_cell
+from tests.run_kit import QUICK, REWARD_IF_OK, TASK_TOML, Cell, agent, in_phase, make_task, only_cell, start
 
 ZERO_SHOT = "benchmark.zero_shot={nano: 0.0625}"
 
@@ -415,6 +417,27 @@ def test_an_unexpected_error_is_whole_in_the_log_and_short_on_the_terminal(ptb, 
     assert "Traceback" not in ran.out + ran.err
     assert "Traceback (most recent call last)" in only_cell().log
     assert "nobody thought of this" in only_cell().log
+
+
+def test_a_folder_that_is_removed_while_it_runs_is_one_line(tmp_path):
+    running = start(tmp_path, "benchmark=hello", *agent("Scripted", command="sleep 2"), "retry.infra_errors=0")
+    running.wait_for(in_phase("agent"))
+    shutil.rmtree(running.cell.folder)
+    out, err = running.process.communicate(timeout=30)
+    assert running.process.returncode == 1
+    assert "Traceback" not in out + err
+    assert err.strip() == f"error: {running.cell.folder}: was removed while the cell ran"
+
+
+def test_a_signal_ends_the_planning_of_many_attempts(tmp_path):
+    running = start(tmp_path, "benchmark=hello", "attempts=3000")
+    running.wait_for(lambda status: status["state"] == "planned")
+    time.sleep(1)
+    running.process.send_signal(signal.SIGTERM)
+    out, err = running.process.communicate(timeout=5)
+    assert running.process.returncode == 130
+    assert "Traceback" not in out + err
+    assert not (running.cell.folder / "job").exists()
 
 
 def test_an_agents_traceback_is_not_on_the_terminal_either(ptb):
