@@ -49,5 +49,18 @@ def test_hello_from_another_folder(installed, environment, tmp_path):
     assert "1/1 trials passed" in out
 
 
+def test_a_sweep_from_another_folder(installed, environment, tmp_path):
+    """Hydra finds the sweeper and the launcher in the wheel."""
+    out = run(installed / "ptb", "-m", "benchmark=hello", "agent=oracle,nop", cwd=tmp_path, env=environment)
+    assert "2/2 planned trials scored" in out
+    assert len(list(tmp_path.glob("multirun/*/*/sweep.yaml"))) == 1
+
+
+def test_a_sweep_in_jobs_from_another_folder(installed, environment, tmp_path):
+    """The code that a wheel installed is copied for jobs like a checkout's."""
+    swept = ["-m", "benchmark=hello", "agent=oracle,nop", "launcher=submitit_local"]
+    assert "2/2 planned trials scored" in run(installed / "ptb", *swept, cwd=tmp_path, env=environment)
+
+
 def test_help_names_the_choices_of_the_installed_conf(installed, environment, tmp_path):
     assert "addition" in run(installed / "ptb", "--help", cwd=tmp_path, env=environment)
