@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import signal
+import sys
 from pathlib import Path
 from typing import Any, override
 
@@ -282,4 +283,18 @@ class DiesOfTheSignal(Scripted):
             self.counter.touch()
             os.kill(os.getpid(), self.number)
             raise RuntimeError("the sandbox is gone")
+        await super().run(instruction, environment, context)
+
+
+class Prints(Honest):
+    """Prints a variable's value on the host's side, as a careless agent class may."""
+
+    def __init__(self, *args: Any, variable: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.variable = variable
+
+    @override
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        print(f"using {os.environ[self.variable]}", flush=True)
+        print(f"again {os.environ[self.variable]}", file=sys.stderr, flush=True)
         await super().run(instruction, environment, context)

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from ptb_runner import limits
+from ptb_runner import limits, redact
 from ptb_runner.cell import Busy, mark, now, read_cell, read_json, write_json
 from ptb_runner.explain import UsageError
 from ptb_runner.run import run_cell
@@ -54,6 +55,12 @@ class CellJob:
         """Run what is missing of the cell; when time runs out, stop its trials cleanly and then requeue the job."""
         if read(self.folder).get("cancelled_at"):
             return
+        try:
+            self._work()
+        finally:
+            self._redact_logs()
+
+    def _work(self) -> None:
         _log_to(self.folder)
         record(self.folder, started_at=now(), host=socket.gethostname(), **_job_id())
         requeue = signal.getsignal(OUT_OF_TIME)  # submitit's own handler; this process runs under it
@@ -78,6 +85,19 @@ class CellJob:
             mark(cell, "skipped", reason)
             return
         run_cell(self.folder)
+
+    def _redact_logs(self) -> None:
+        """What an agent prints on the host's side goes to submitit's files: keep its secrets out of them too."""
+        from submitit import JobEnvironment
+
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # No files (not started by submitit), or no cell any more: then there is nothing to keep out, or nobody's.
+        with contextlib.suppress(UsageError, OSError, RuntimeError):
+            secrets = redact.redactor(read_cell(self.folder))
+            paths = JobEnvironment().paths
+            for path in (paths.stdout, paths.stderr):
+                secrets.overwrite(path)
 
     def _requeue(self, requeue: Any) -> None:
         """Have submitit call `checkpoint` and put the job back into the queue; ends this process."""

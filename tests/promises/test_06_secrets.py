@@ -216,3 +216,16 @@ def test_odd_places_in_a_whole_run(ptb, monkeypatch):
     paths = list(only_cell().folder.rglob("*"))
     assert [path for path in paths if path.name == "x.bin"]
     assert not [path for path in paths if KEY in str(path) or (path.is_symlink() and KEY in os.readlink(path))]
+
+
+def test_what_an_agent_prints_in_a_job(ptb, monkeypatch, tmp_path):
+    monkeypatch.setenv("AGENT_KEY", CANARIES["AGENT_KEY"])
+    folder = tmp_path / "sweep"
+    printing = [*agent("Prints", variable="AGENT_KEY"), "agent.env_vars=[AGENT_KEY]", "launcher=submitit_local"]
+    ran = ptb("-m", "benchmark=hello", *printing, f"hydra.sweep.dir={folder}")
+    assert ran.code == 0, ran.out + ran.err
+    logs = "".join(path.read_text() for path in folder.rglob("*_log.*"))
+    assert "using ***" in logs
+    assert "again ***" in logs
+    found = files_with(folder, CANARIES["AGENT_KEY"])
+    assert [path for path in found if ".code" not in path.parts] == []  # the copied code holds this very test
