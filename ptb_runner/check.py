@@ -184,8 +184,8 @@ def _ids(cell: Config) -> Iterator[str]:
     """Ids name folders, tables and files."""
     for group in ("benchmark", "model", "agent"):
         name = getattr(cell, group).id
-        if not name.strip() or not name.isprintable() or ".." in name.split("/"):
-            yield f"{group}.id={name!r}: is no name\n  letters, digits, dashes; not empty, no `..`, on one line"
+        if not name.strip() or not name.isprintable():
+            yield f"{group}.id={name!r}: is no name\n  letters, digits, dashes; not empty, on one line"
 
 
 # What sandboxes set themselves: another value breaks every command in them.
@@ -224,8 +224,8 @@ def _agent(cell: Config) -> Iterator[str]:
 
 def _named_by_file(agent_id: str) -> str | None:
     """Harbor's name of an agent of ours, as its file says."""
-    path = CONF / "agent" / f"{agent_id}.yaml"
-    return (yaml.safe_load(path.read_text()) or {}).get("name") if path.is_file() else None
+    path = menu.file_of(f"agent/{agent_id}", [str(CONF)])
+    return (yaml.safe_load(path.read_text()) or {}).get("name") if path else None
 
 
 # Folders of Harbor's own in every sandbox.
