@@ -28,6 +28,7 @@ from ptb_runner.config import (
     MissingScore,
     Option,
     options,
+    task_env_vars,
     typed,
 )
 from ptb_runner.explain import find, unknown_key
@@ -67,7 +68,7 @@ def warnings(cell: Config) -> list[str]:
     benchmark = cell.benchmark
     if benchmark.missing_score is MissingScore.base_model and cell.model.id not in benchmark.zero_shot:
         found.append(
-            f"benchmark.zero_shot has no score for model {cell.model.id}: "
+            f"benchmark {benchmark.id} has no zero_shot score for model {cell.model.id}: "
             "a trial without a usable model will have no final score"
         )
     own, used = benchmark.agent_hours, agent_hours(cell)
@@ -194,7 +195,7 @@ _OWN_VARIABLES = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME")
 
 def _agent(cell: Config) -> Iterator[str]:
     agent = cell.agent
-    for name in [*agent.env, *agent.env_vars, *cell.benchmark.env_vars, *cell.benchmark.verifier_env_vars]:
+    for name in [*agent.env, *agent.env_vars, *task_env_vars(cell), *cell.benchmark.verifier_env_vars]:
         if name in _OWN_VARIABLES:
             yield f"agent.env: {name} belongs to the sandbox\n  leave it out; an agent's own script may set it"
     if (own := _named_by_file(agent.id)) and agent.name and agent.name != own:
@@ -214,6 +215,7 @@ def _agent(cell: Config) -> Iterator[str]:
     for option, names in (
         ("agent.env_vars", agent.env_vars),
         ("benchmark.env_vars", cell.benchmark.env_vars),
+        ("model.env_vars", cell.model.env_vars),
         ("benchmark.verifier_env_vars", cell.benchmark.verifier_env_vars),
     ):
         for name in names:

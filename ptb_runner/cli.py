@@ -104,11 +104,23 @@ def conf_dirs(argv: list[str]) -> list[str]:
 # --- Hydra --------------------------------------------------------------------------------------------
 
 
+def _one_voice(argv: list[str]) -> None:
+    """Refuse a choice that a parity file makes too: its settings are laid over the choice, which would be lost."""
+    named = {argument.lstrip("+").partition("=")[0]: argument for argument in argv if "=" in argument}
+    for group in ("budget", "content", "pins") if "parity" in named else ():
+        if group in named:
+            raise UsageError(
+                f"{named[group]}: {named['parity'].lstrip('+')} sets {group}, too\n"
+                f"  type the options of {group} instead: `ptb --help {group}` lists them"
+            )
+
+
 def _hydra(argv: list[str]) -> int:
     """Let Hydra compose the configuration and call `_start`; its errors become one or two lines."""
     import hydra
 
     folders = conf_dirs(argv)
+    _one_voice(argv)
     configs.register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let exceptions through: we word them
     codes: list[int] = []

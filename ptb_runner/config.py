@@ -209,6 +209,7 @@ class ModelConfig:
     hub_id: str | None = option(None, "Id on the model hub, as org/name; null for a model that the task brings.")
     revision: str | None = option(None, "Revision on the model hub.")
     layers: list[str] = option([], "Folders of templates/ that bring the model's files into the task.")
+    env_vars: list[str] = option([], "Names of host variables that fetching the model needs, such as HF_TOKEN.")
     identity: dict[str, Any] = option({}, "Fields of config.json that final_model must share; null: not checked.")
     chat: str | None = option(None, "Family of its chat template, such as qwen3.")
 
@@ -566,6 +567,11 @@ def _schema(backend: str, launcher: str) -> DictConfig:
     schema.backend = BACKENDS[backend]
     schema.launcher = LAUNCHERS[launcher]
     return schema
+
+
+def task_env_vars(config: Config) -> list[str]:
+    """Names of the host variables that the agent's sandbox gets beside the agent's own: the task's."""
+    return list(dict.fromkeys([*config.benchmark.env_vars, *config.model.env_vars]))
 
 
 def typed(config: DictConfig | dict[str, Any]) -> Config:

@@ -53,7 +53,7 @@ def deviations(config: Config) -> Iterator[str]:
     for key, wanted in settings(config):
         used = _used(config, key)
         if used != wanted:
-            yield f"parity {config.parity.id}: {key} is {used}, the reference has {wanted}"
+            yield f"parity {config.parity.id}: {key} is {'unset' if used is None else used}, the reference has {wanted}"
 
 
 def _flat(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -72,6 +72,8 @@ def _used(config: Config, key: str) -> Any:
         return item_limit(config)
     if key == f"pins.clis.{config.agent.name}":
         return config.agent.version or "latest"
+    if key == "content.commit" and config.content.path:
+        return None  # a folder is not known to be that commit
     value: Any = plain(config)
     group, *names = key.split(".")
     value = value.get(group)

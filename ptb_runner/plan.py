@@ -23,7 +23,7 @@ from ptb_runner.cell import (
     write_json,
     write_status,
 )
-from ptb_runner.config import Config, typed
+from ptb_runner.config import Config, task_env_vars, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.render import agent_hours, render
 
@@ -54,7 +54,7 @@ def preflight(config: Config) -> list[str]:
 
 def keys(config: Config) -> dict[str, bool]:
     """The names of the variables that the cell needs, and whether each is set; never a value."""
-    names = [*config.agent.env_vars, *config.benchmark.env_vars, *config.benchmark.verifier_env_vars]
+    names = [*config.agent.env_vars, *task_env_vars(config), *config.benchmark.verifier_env_vars]
     return {name: bool(os.environ.get(name)) for name in dict.fromkeys(names)}
 
 

@@ -21,6 +21,7 @@ from typing import Literal, override
 import yaml
 
 from ptb_runner.cell import Cell
+from ptb_runner.config import task_env_vars
 
 log = logging.getLogger(__name__)
 
@@ -152,5 +153,5 @@ def redactor(cell: Cell) -> Redactor:
     written = yaml.load((cell.folder / "cell.yaml").read_text(), yaml.CSafeLoader)["config"]
     names = _REFERENCE.findall(json.dumps({"agent": written["agent"], "benchmark": written["benchmark"]}))
     benchmark = cell.config.benchmark
-    names += [*cell.config.agent.env_vars, *benchmark.env_vars, *benchmark.verifier_env_vars]
+    names += [*cell.config.agent.env_vars, *task_env_vars(cell.config), *benchmark.verifier_env_vars]
     return Redactor({name: os.environ[name] for name in names if name in os.environ})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptb_runner import test_data, upstream
-from ptb_runner.config import Config, ContentKind, TryConfig
+from ptb_runner.config import Config, ContentKind, TryConfig, task_env_vars
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import TEMPLATES
 from ptb_runner.times import duration
@@ -147,6 +147,7 @@ def _context(config: Config) -> dict[str, Any]:
         "pins": config.pins,
         "clis": clis(config),
         "items": item_limit(config),
+        "task_env_vars": task_env_vars(config),
         "full_budget": hours == (benchmark.agent_hours or 0.0) and item_limit(config) == -1,
         "gpu_names": [name.rstrip("!") for name in benchmark.gpu_types],  # `H100!` is Modal's "nothing else"
         "for_claude": "claude" in f"{config.agent.id} {config.agent.name}",

@@ -66,5 +66,4 @@ def named(kind: str) -> Backend:
 
 def others(kind: str) -> str:
     """The backends that a task might run on instead, in words."""
-    names = [name for name in ("bubblewrap", "podman", "docker", "modal", "beaker") if name != kind]
-    return f"try backend={' or backend='.join(names)}, where there is one"
+    return f"try backend={' or backend='.join(name for name in MODULES if name != kind)}"

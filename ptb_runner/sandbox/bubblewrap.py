@@ -32,7 +32,7 @@ __all__ = ["BubblewrapEnvironment", "BubblewrapOptions", "describe", "kill_all",
 describe = bwrap.describe
 
 DEFAULT_WORKDIR = "/app"
-OTHER_BACKENDS = "use podman, docker, modal or beaker"
+OTHER_BACKENDS = "use podman or docker"
 ROOT = (None, "root", "0", 0)
 # NumPy's BLAS picks its code by CPU; where that guess is wrong, these are how the machine's owner corrected it.
 HOST_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")

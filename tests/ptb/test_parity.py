@@ -68,18 +68,20 @@ def test_a_reference_is_applied_and_recorded(planned, name):
     assert report["reference"] == name
     found = used(report)
     assert {key: found[key] for key in REFERENCE[name]} == REFERENCE[name]
-    # There are no judges in this part of the program, and a run without them is not the reference.
-    assert {key for key in unequal(report) if not key.startswith("judges.")} == set()
-    assert [text for text in why if "judges." not in text] == []
+    # There are no judges in this part of the program, and a run without them is not the reference. Nor is a
+    # folder known to be the reference's commit.
+    assert {key for key in unequal(report) if not key.startswith("judges.")} == {"content.commit"}
+    assert [text for text in why if "judges." not in text and "content.commit is unset" not in text] == []
     assert planned(f"parity={name}")[0] == report  # the plus sign is Hydra's, and may be left out
     assert report["equal"] == (not unequal(report))
 
 
 def test_what_is_laid_over_it_wins_and_is_not_comparable(planned):
-    report, why, out = planned("+parity=condor_v1_1", "benchmark.cpus=4", "budget=smoke", "agent.version=2.1.332")
+    report, why, out = planned("+parity=condor_v1_1", "benchmark.cpus=4", "agent.version=2.1.332")
     assert {key for key in unequal(report) if not key.startswith("judges.")} == {
         "benchmark.cpus",
         "pins.clis.claude-code",
+        "content.commit",
     }
     assert "parity condor_v1_1: benchmark.cpus is 4, the reference has 16" in why
     assert "benchmark.cpus is 4, the reference has 16" in out
@@ -88,6 +90,15 @@ def test_what_is_laid_over_it_wins_and_is_not_comparable(planned):
     report, why, _ = planned("+parity=condor_v1_1", "agent.timeout_hours=2")
     assert used(report)["budget.hours"] == 2
     assert "parity condor_v1_1: budget.hours is 2.0, the reference has 10" in why
+
+
+@pytest.mark.parametrize("choice", ["budget=smoke", "content=builtin", "pins=latest"])
+def test_a_choice_that_the_reference_makes_too_is_refused(ptb, choice):
+    """Its settings would be laid over the choice, and a run of 10 hours be started by whoever typed smoke."""
+    ran = ptb("+parity=condor_v1_1", "benchmark=gsm8k", choice, "dry_run=true")
+    assert ran.code == 2
+    assert f"{choice}: parity=condor_v1_1 sets" in ran.err
+    assert list(Path.cwd().iterdir()) == []
 
 
 def test_without_a_reference_there_is_no_record(ptb):

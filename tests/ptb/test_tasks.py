@@ -140,13 +140,13 @@ def test_only_claude_is_told_to_finish_its_processes(tmp_path):
 
 
 def test_keys_that_evaluation_needs_reach_both_sandboxes_by_name(tasks):
-    for (benchmark, _), task in tasks.items():
-        name = "OPENAI_API_KEY" if benchmark in GRADED else "HF_TOKEN" if benchmark == "gpqamain" else None
+    for (benchmark, model), task in tasks.items():
+        both = {"OPENAI_API_KEY"} if benchmark in GRADED else {"HF_TOKEN"} if benchmark == "gpqamain" else set()
         found = toml(task)
-        for env in (found["environment"]["env"], found["verifier"].get("env", {})):
-            assert {key: value for key, value in env.items() if key != "PTB_SEED"} == (
-                {name: f"${{{name}}}"} if name else {}
-            )
+        # A gated model is fetched by the agent alone.
+        agents = both | ({"HF_TOKEN"} if model == "gemma3-4b" else set())
+        for names, env in ((agents, found["environment"]["env"]), (both, found["verifier"].get("env", {}))):
+            assert {key: value for key, value in env.items() if key != "PTB_SEED"} == {n: f"${{{n}}}" for n in names}
 
 
 # --- Images -------------------------------------------------------------------------------------------

@@ -182,6 +182,16 @@ def test_a_field_may_have_one_of_several_values_also_nested(sandbox):
     assert sandbox.verify()["outcome"] == "scored"
 
 
+def test_a_field_with_a_default_may_be_missing_but_not_be_another(sandbox):
+    sandbox.settings["identity"] = {"rope_heads": [4, None]}
+    model = sandbox.hand_over()
+    assert sandbox.verify()["outcome"] == "scored"
+    change_config(model, rope_heads=5)
+    verdict = sandbox.verify()
+    assert verdict["outcome"] == "invalid_model"
+    assert "rope_heads in config.json is 5" in verdict["reason"]
+
+
 def test_true_is_not_one(sandbox):
     sandbox.settings["identity"] = {"copies": 1}
     change_config(sandbox.hand_over(), copies=True)
