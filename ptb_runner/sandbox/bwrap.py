@@ -209,7 +209,7 @@ def advice(bwrap: Path, said: str) -> str:
             "This is a container, whose engine forbids namespaces: start it with `--security-opt seccomp=unconfined "
             "--security-opt apparmor=unconfined --security-opt systempaths=unconfined`, or choose another backend"
         )
-    return reason + "Allow unprivileged user namespaces, or choose another backend: podman, docker, modal, beaker"
+    return reason + "Allow unprivileged user namespaces, or choose another backend: podman or docker"
 
 
 def _sysctl(name: str) -> str | None:
