@@ -82,7 +82,7 @@ def test_a_trial_is_scored(tmp_path, scratch_dir, verifier, more):
 
 
 def test_an_agent_that_runs_out_of_time_is_ended(tmp_path, scratch_dir):
-    solve = SOLVE + "setsid -f bash -c 'sleep 2; echo late > answer.txt'\nsleep 99\n"
+    solve = SOLVE + "setsid -f bash -c 'sleep 3; echo late > answer.txt'\nsleep 99\n"
     result = trial(tmp_path, scratch_dir, SEPARATE, timeout=2, solve=solve)
     assert result.exception_info
     assert "timed out" in result.exception_info.exception_message
