@@ -229,7 +229,7 @@ def logs(arguments: list[str]) -> int:
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the cell is over")
     chosen = parser.parse_args(arguments)
-    cell, trial = _which(chosen.folder, chosen.which)
+    cell, trial = _which(chosen.folder, chosen.which, "logs")
     if trial:
         folder = cell / "job" / trial
         if not folder.is_dir():
@@ -242,13 +242,13 @@ def logs(arguments: list[str]) -> int:
     return 0
 
 
-def _which(folder: Path, which: str) -> tuple[Path, str]:
+def _which(folder: Path, which: str, verb: str) -> tuple[Path, str]:
     """The cell's folder and the trial's name that the user means."""
     if not _is_sweep(folder):
         return folder, which
     number, _, trial = which.partition("/")
     if not number:
-        raise UsageError(f"{folder}: a sweep; whose log?\n  ptb logs {folder} CELL, with the number of a cell")
+        raise UsageError(f"{folder}: a sweep; which cell's?\n  ptb {verb} {folder} CELL, with the number of a cell")
     if not (folder / number / "cell.yaml").exists():
         raise UsageError(f"{folder}: has no cell {number!r}\n  ptb status {folder} lists them")
     return folder / number, trial
@@ -269,6 +269,25 @@ def _print_files(paths: list[Path], until_over: Path | None) -> None:
         if over:
             return
         time.sleep(0.5)
+
+
+def trace(arguments: list[str]) -> int:
+    """Print what a trial's agent said, ran and got back, turn by turn; -f follows one that runs."""
+    from ptb_runner import traceview
+
+    parser = _parser("trace")
+    parser.add_argument(
+        "which", nargs="?", default="", metavar="CELL[/TRIAL]", help="number of the cell, name of a trial"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the trial is over")
+    parser.add_argument("--full", action="store_true", help="cut nothing")
+    chosen = parser.parse_args(arguments)
+    if (chosen.folder / "agent").is_dir() and not (chosen.folder / "cell.yaml").exists():
+        return traceview.show(chosen.folder, full=chosen.full)
+    cell, name = _which(chosen.folder, chosen.which, "trace")
+    if chosen.follow:
+        return traceview.follow(cell, name, full=chosen.full)
+    return traceview.show(traceview.trial(cell, name), full=chosen.full)
 
 
 # --- This machine -------------------------------------------------------------------------------------
@@ -324,6 +343,7 @@ def cache(arguments: list[str]) -> int:
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "status": status,
     "logs": logs,
+    "trace": trace,
     "stop": stop,
     "resume": resume,
     "collect": collect,
