@@ -23,7 +23,8 @@ from typing import Any
 from ptb_runner.cell import SCHEMA_VERSION
 from ptb_runner.explain import UsageError
 from ptb_runner.results.leaderboard import page, standings
-from ptb_runner.results.rows import ENDED, Row, read_rows
+from ptb_runner.results.row import Row
+from ptb_runner.results.rows import ENDED, read_rows
 
 PHASES = ("environment", "agent", "verifier", "total")
 TOKENS = ("input", "cached", "output")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ptb_runner.outcome import SCORED
-from ptb_runner.results.rows import Row
+from ptb_runner.results.row import Row
 
 MOST_DIFFERENCES = 20  # overrides that the page lists as averaged over; metrics.json has all
 
@@ -62,7 +62,7 @@ def _notes(row: Row) -> tuple[str, ...]:
     if provenance["comparable"] is False:
         found.append(f"not comparable: {'; '.join(provenance['not_comparable_because'])}")
     if row.trials and provenance["comparable"] is None:
-        found.append("not known whether comparable: the cell has no result of its own yet")
+        found.append("not known whether comparable: no cell's own result says so")
     if source not in (None, "verifier"):
         found.append(f"{source}: a trial without a usable model counts as the base model's zero-shot score")
     return tuple(found)
