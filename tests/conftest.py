@@ -27,6 +27,12 @@ accounted_cluster, slurm = launch_kit.accounted_cluster, launch_kit.slurm
 bare_cluster, bare_slurm = launch_kit.bare_cluster, launch_kit.bare_slurm
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker a core for the whole default suite; marked tests share services, single files start faster alone."""
+    whole = not config.option.file_or_dir and config.option.markexpr.startswith("not ")
+    return min(os.cpu_count() or 1, 4) if whole else 0
+
+
 @dataclass(frozen=True)
 class Ran:
     """A finished command."""

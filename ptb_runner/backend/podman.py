@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
 from collections.abc import Iterator
@@ -89,10 +90,23 @@ def problems(config: Config) -> list[str]:
         gpus=bool(config.benchmark.gpus),
         logins=tuple(backend.logins),
         helper_dir=backend.helper_dir,
+        images=tuple(_images(config)),
     )
     if backend.nested.lower() not in ("auto", "true", "false"):
         return [f"backend.nested={backend.nested}: it is auto, true or false"]
     return podman_machine.problems(Podman(_variables(backend)), needs)
+
+
+def _images(config: Config) -> Iterator[str]:
+    """The images that the cell's sandboxes are made of, as far as their names are known before it is rendered."""
+    settings = Path(config.benchmark.path or "", "task.toml")
+    brings = None
+    if config.benchmark.path and settings.is_file():
+        with contextlib.suppress(tomllib.TOMLDecodeError):  # which is told where the task is checked
+            brings = tomllib.loads(settings.read_text()).get("environment", {}).get("docker_image")
+    yield from (
+        name for name in (brings, _image(_backend(config))) if isinstance(name, str) and not Path(name).is_dir()
+    )
 
 
 def unsupported(task: Path, config: Config) -> list[str]:

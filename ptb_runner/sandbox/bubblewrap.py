@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, override
 
-from harbor.environments.base import ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.options import EnvironmentOptions
 from harbor.models.task.config import TaskOS
@@ -197,25 +196,6 @@ class BubblewrapEnvironment(JobsEnvironment):
                 await asyncio.to_thread(folder.remove)
 
     @override
-    async def exec(
-        self,
-        command: str,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        timeout_sec: int | None = None,
-        user: str | int | None = None,
-    ) -> ExecResult:
-        if self._resolve_user(user) not in ROOT:
-            raise ValueError(f"user {self._resolve_user(user)!r}: a bubblewrap sandbox has only root; {OTHER_BACKENDS}")
-        wanted = self._command(command, cwd, env)
-        listeners = (self._listener("stdout"), self._listener("stderr"))
-        try:
-            code, out, err = await self._running().run(wanted, timeout_sec, listeners)
-        except TimeoutError:
-            raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
-        return ExecResult(stdout=out, stderr=err, return_code=code)
-
-    @override
     def _running(self) -> Box:
         if self._box is None:
             raise RuntimeError(f"the sandbox of {self.session_id} is not running")
@@ -223,9 +203,12 @@ class BubblewrapEnvironment(JobsEnvironment):
 
     @override
     def _of_root(self, shell: str) -> Command:
-        return self._command(shell, "/")
+        return self._command(shell, "/", None, None)
 
-    def _command(self, shell: str, cwd: str | None = None, env: dict[str, str] | None = None) -> Command:
+    @override
+    def _command(self, shell: str, cwd: str | None, env: dict[str, str] | None, user: str | int | None) -> Command:
+        if user not in ROOT:
+            raise ValueError(f"user {user!r}: a bubblewrap sandbox has only root; {OTHER_BACKENDS}")
         variables = {
             "PATH": f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             **{"HOME": "/root", "USER": "root", "LANG": "C.UTF-8", "TERM": "dumb", "TMPDIR": "/tmp"},

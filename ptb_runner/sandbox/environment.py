@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import override
 
-from harbor.environments.base import BaseEnvironment, OutputStream
+from harbor.environments.base import BaseEnvironment, ExecResult, OutputStream
 from harbor.utils.path_filter import filter_paths_by_patterns
 
 from ptb_runner.sandbox import transfer
@@ -29,8 +29,29 @@ class JobsEnvironment(BaseEnvironment):
         """The sandbox. Raises RuntimeError when it is not running."""
 
     @abc.abstractmethod
+    def _command(self, shell: str, cwd: str | None, env: dict[str, str] | None, user: str | int | None) -> Command:
+        """A command as Harbor asks for it. Raises ValueError for a user that the sandbox cannot have."""
+
+    @abc.abstractmethod
     def _of_root(self, shell: str) -> Command:
         """A command that may read and write every file of the sandbox, in its root folder."""
+
+    @override
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        wanted = self._command(command, cwd, env, self._resolve_user(user))
+        listeners = (self._listener("stdout"), self._listener("stderr"))
+        try:
+            code, out, err = await self._running().run(wanted, timeout_sec, listeners)
+        except TimeoutError:
+            raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
+        return ExecResult(stdout=out, stderr=err, return_code=code)
 
     @property
     def _is_agents(self) -> bool:

@@ -16,7 +16,6 @@ import tomllib
 from pathlib import Path
 from typing import Any, override
 
-from harbor.environments.base import ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.definition import should_use_prebuilt_docker_image
 from harbor.environments.options import EnvironmentOptions
@@ -234,29 +233,14 @@ class PodmanEnvironment(JobsEnvironment):
             self.logger.warning(f"files of other users may be left in {shared}: {problem}")
 
     @override
-    async def exec(
-        self,
-        command: str,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        timeout_sec: int | None = None,
-        user: str | int | None = None,
-    ) -> ExecResult:
-        who = self._resolve_user(user)
-        variables = self._merge_env(env) or {}
-        wanted = Command(command, cwd or self.workdir, variables, None if who is None else str(who))
-        listeners = (self._listener("stdout"), self._listener("stderr"))
-        try:
-            code, out, err = await self._running().run(wanted, timeout_sec, listeners)
-        except TimeoutError:
-            raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
-        return ExecResult(stdout=out, stderr=err, return_code=code)
-
-    @override
     def _running(self) -> Container:
         if self._container is None:
             raise RuntimeError(f"the container of {self.session_id} is not running")
         return self._container
+
+    @override
+    def _command(self, shell: str, cwd: str | None, env: dict[str, str] | None, user: str | int | None) -> Command:
+        return Command(shell, cwd or self.workdir, self._merge_env(env) or {}, None if user is None else str(user))
 
     @override
     def _of_root(self, shell: str) -> Command:

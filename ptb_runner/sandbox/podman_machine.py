@@ -36,6 +36,7 @@ class Needs:
     gpus: bool = False
     logins: tuple[str, ...] = ()
     helper_dir: str | None = None
+    images: tuple[str, ...] = ()
 
 
 @functools.cache
@@ -67,7 +68,12 @@ def problems(podman: Podman, needs: Needs) -> list[str]:
         return [
             f"`podman info` fails: {done.stderr.strip()[-500:]}\n  mend what it says, then type `podman info` again"
         ]
-    return [*_of_info(json.loads(done.stdout), found, needs), *_of_files(needs), *_of_logins(podman, needs)]
+    return [
+        *_of_info(json.loads(done.stdout), found, needs),
+        *_of_files(needs),
+        *_of_logins(podman, needs),
+        *_of_images(podman, needs),
+    ]
 
 
 def _of_info(info: dict[str, Any], found: tuple[int, ...], needs: Needs) -> Iterator[str]:
@@ -120,6 +126,13 @@ def _of_logins(podman: Podman, needs: Needs) -> Iterator[str]:
     for registry in needs.logins:
         if podman.now("login", "--get-login", registry).returncode:
             yield f"podman is not logged in to {registry} (`docker login` does not serve it)\n  podman login {registry}"
+
+
+def _of_images(podman: Podman, needs: Needs) -> Iterator[str]:
+    """Images of this machine only, which no registry has: whether the others can be pulled is seen when they are."""
+    for image in needs.images:
+        if image.startswith("localhost/") and podman.now("image", "exists", image).returncode:
+            yield f"image {image} is not here, and no registry has it\n  `podman images` lists what is here"
 
 
 def _hybrid_cgroups() -> bool:
@@ -175,7 +188,8 @@ def trial_run(podman: Podman, image: str | None) -> tuple[bool, str]:
         return True, "there is no image to try it with: type backend.image=NAME"
     with tempfile.TemporaryDirectory(prefix="ptb-doctor-") as folder:
         write = ("sh", "-c", "echo ok > /ptb/file")
-        options = ("--rm", "--pull", "never", "--network", "none", "--security-opt", "label=disable")
+        # As root, whoever the image runs as: rootless that is us, and our folder is not another's to write to.
+        options = ("--rm", "--pull", "never", "--network", "none", "--security-opt", "label=disable", "--user", "0:0")
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             done = podman.now("run", *options, "--volume", f"{folder}:/ptb", "--entrypoint", "", image, *write)
             file = Path(folder, "file")

@@ -75,6 +75,8 @@ def test_no_podman_and_an_old_one(machine, monkeypatch, tmp_path):
         ("5.2.0", {"serviceIsRemote": True}, {"own_network": False}, "works on another machine"),
         ("4.3.1", {"security": {"rootless": True}, "idMappings": {"uidmap": [{"size": 1}]}}, {}, "0 subordinate ids"),
         ("4.3.1", {}, {"logins": ("registry.test",)}, "podman login registry.test"),
+        ("4.3.1", {}, {"images": ("localhost/gone:1",)}, "localhost/gone:1 is not here"),
+        ("4.3.1", {}, {"images": ("python:3.12",)}, ""),
         ("4.3.1", {}, {"gpus": True}, "nvidia-ctk cdi generate"),
     ],
 )

@@ -203,10 +203,18 @@ def test_a_podman_that_fails_once_costs_one_more_try(ptb, tmp_path, monkeypatch,
 
 
 def test_an_image_that_cannot_be_pulled(ptb):
-    ran = ptb("benchmark=hello", "agent=oracle", *PODMAN, "backend.image=localhost/nowhere:1", "backend.pull_tries=1")
+    image = "127.0.0.1:9/nowhere:1"
+    ran = ptb("benchmark=hello", "agent=oracle", *PODMAN, f"backend.image={image}", "backend.pull_tries=1")
     assert ran.code == 1
     assert only_cell().outcomes == ["infra_error"]
-    assert "localhost/nowhere:1" in only_cell().trial()["error"]["message"]
+    assert image in only_cell().trial()["error"]["message"]
+
+
+def test_an_image_that_no_registry_can_have_is_refused(ptb, tmp_path):
+    ran = ptb("benchmark=hello", "agent=oracle", *PODMAN, "backend.image=localhost/nowhere:1")
+    assert ran.code == 2
+    assert "image localhost/nowhere:1 is not here" in ran.err
+    assert not list(tmp_path.rglob("status.json"))
 
 
 def test_doctor(ptb):

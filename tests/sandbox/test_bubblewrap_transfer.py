@@ -126,10 +126,10 @@ def test_files_that_change_and_vanish_while_they_are_packed(run, tmp_path):
 def test_a_download_is_not_held_up_by_who_keeps_the_pipe(run, tmp_path):
     async def body(env: BubblewrapEnvironment) -> None:
         held = "sleep 99 & head -c 512 /dev/zero"
-        code, _, result = await env._running().drain(env._command(held), lambda stream: stream.read(99), 5)
+        code, _, result = await env._running().drain(env._of_root(held), lambda stream: stream.read(99), 5)
         assert (code, result) == (0, bytes(99))
         begun = asyncio.get_running_loop().time()
-        code, _, result = await env._running().drain(env._command("sleep 99 &"), lambda stream: stream.read(9), 5)
+        code, _, result = await env._running().drain(env._of_root("sleep 99 &"), lambda stream: stream.read(9), 5)
         assert (code, result) == (0, b"")
         assert asyncio.get_running_loop().time() - begun < 2
 
@@ -144,7 +144,7 @@ def test_an_upload_that_nobody_reads_ends(run, monkeypatch):
             with os.fdopen(fd, "wb") as stream:
                 stream.write(bytes(1 << 20))
 
-        holder = env._command("sleep 99 <&0 & exit 0")
+        holder = env._of_root("sleep 99 <&0 & exit 0")
         code, _ = await asyncio.wait_for(env._running().feed(holder, write, 5), 4)
         assert code == 0
         with pytest.raises(RuntimeError, match="gone"):

@@ -1,7 +1,6 @@
 """The check against contamination: what it finds, what it must not find, and that it streams."""
 
 import json
-import resource
 import sys
 from pathlib import Path
 
@@ -15,6 +14,13 @@ SECOND = "Seven ships leave the harbour at noon while nine others are still wait
 SHORT = "Which river crosses seven old towns?"
 ITEMS = [{"question": FIRST, "answer": "60"}, {"id": "ships", "question": SECOND, "answer": ""}, {"question": SHORT}]
 CLEAN = "The weather was fine, and nobody thought of hens, ships or rivers for the whole of that long summer day."
+
+# Runs a command and says last the most memory (KiB) that it had; a process that forks it would count its own.
+PEAK = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+"""
 
 
 class Check:
@@ -31,9 +37,11 @@ class Check:
     def jsonl(self, *examples: object) -> Path:
         return self.file("train.jsonl", "".join(json.dumps(one) + "\n" for one in examples))
 
-    def run(self, *arguments: object, limit: int = 0):
-        command = [sys.executable, "-I", CHECK, "--test-data", self.test_data, "--tokens", "words", *arguments]
-        done = run(*command, cwd=self.folder)
+    def command(self, *arguments: object) -> list[object]:
+        return [sys.executable, "-I", CHECK, "--test-data", self.test_data, "--tokens", "words", *arguments]
+
+    def run(self, *arguments: object):
+        done = run(*self.command(*arguments), cwd=self.folder)
         return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
@@ -144,11 +152,9 @@ def test_memory_does_not_grow_with_the_data(check):
         for _ in range(300):
             file.write(line)
         file.write(json.dumps("word " * 2_000_000 + FIRST) + "\n")  # one line of 10 MB
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    code, [hit], _ = check.run(path)
-    assert (code, hit["line"]) == (1, 301)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert after == before or after < 200_000  # KiB
+    done = run(sys.executable, "-c", PEAK, *check.command(path), cwd=check.folder)
+    assert json.loads(done.stdout)["line"] == 301
+    assert int(done.stderr.split()[-1]) < 200_000
 
 
 def test_tokens_are_counted_where_tiktoken_is(check, tmp_path):
