@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -25,6 +26,7 @@ from ptb_runner.explain import UsageError
 from ptb_runner.results.leaderboard import page, standings
 from ptb_runner.results.row import Row
 from ptb_runner.results.rows import ENDED, read_rows
+from ptb_runner.results.scores import agent_scores
 
 PHASES = ("environment", "agent", "verifier", "total")
 TOKENS = ("input", "cached", "output")
@@ -62,13 +64,15 @@ def collect(folder: Path) -> Collected:
     problems = [f"cell {row.number}: {problem}" for row in rows for problem in row.problems]
     totals = _totals(rows)
     entries = standings(rows)
+    weighted = agent_scores(rows)
     lines = [_line(row) for row in rows]
     spent = {key: _sum(line[key] for line in lines) for key in _SUMS}
-    metrics = {"schema_version": SCHEMA_VERSION, **totals, **spent, "leaderboard": entries, "problems": problems}
+    tables = {"leaderboard": entries, "scores": [dataclasses.asdict(one) for one in weighted]}
+    metrics = {"schema_version": SCHEMA_VERSION, **totals, **spent, **tables, "problems": problems}
     written = {
         "results.jsonl": _jsonl(rows),
         "results.csv": _csv(lines),
-        "leaderboard.md": page(entries, problems, f"{_headline(**totals, problems=problems)}."),
+        "leaderboard.md": page(entries, weighted, problems, f"{_headline(**totals, problems=problems)}."),
         "metrics.json": json.dumps(metrics, indent=2, allow_nan=False) + "\n",
     }
     paths = [_write(folder / name, text) for name, text in written.items()]

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
 from typing import Any
 
-from ptb_runner.outcome import SCORED
 from ptb_runner.results.row import Row
+from ptb_runner.results.scores import AgentScore, grouped, named, reviews, unscored
 
 MOST_DIFFERENCES = 20  # overrides that the page lists as averaged over; metrics.json has all
 
@@ -24,35 +23,12 @@ def standings(rows: list[Row]) -> list[dict[str, Any]]:
     `mean` is the mean of the final scores of `n_cells` cells, `standard_error` the sample standard deviation over
     the root of their number, from two cells on. Where the cells have no score both are None and `unscored` says why.
     """
-    groups = grouped(rows, lambda row: (*_place(row), _unscored(row), _notes(row)))
+    groups = grouped(rows, lambda row: (*_place(row), unscored(row), _notes(row)))
     return [_standing(alike, *key) for key, alike in groups.items()]
 
 
-def grouped[T, K](items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items by key, in the order in which the keys first come."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
-
-
 def _place(row: Row) -> tuple[str, str, str]:
-    return _name(row, "agent"), _name(row, "model"), _name(row, "benchmark")
-
-
-def _name(row: Row, group: str) -> str:
-    """The id and the overrides below it: another LLM makes another agent, and no mean goes over both."""
-    own = [text.lstrip("+~") for text in row.overrides]
-    return " ".join([getattr(row, group), *(text for text in own if text.startswith(f"{group}."))])
-
-
-def _unscored(row: Row) -> str | None:
-    """Why a cell has no score, in a word; None when it has one."""
-    if row.score["final"] is not None:
-        return None
-    if row.trials and row.outcome not in SCORED:
-        return row.outcome
-    return "unreadable" if row.state == "finished" else row.state
+    return named(row, "agent"), named(row, "model"), named(row, "benchmark")
 
 
 def _notes(row: Row) -> tuple[str, ...]:
@@ -65,6 +41,8 @@ def _notes(row: Row) -> tuple[str, ...]:
         found.append("not known whether comparable: no cell's own result says so")
     if source not in (None, "verifier"):
         found.append(f"{source}: a trial without a usable model counts as the base model's zero-shot score")
+    if reviews(row):
+        found.append("a judge's finding awaits review, and there is no weighted score until then")
     return tuple(found)
 
 
@@ -105,9 +83,9 @@ the benchmark stand beside their names, and make them others.
 """
 
 
-def page(entries: list[dict[str, Any]], problems: list[str], headline: str) -> str:
-    """leaderboard.md: a table a agent, then what was not collected, then the footnotes."""
-    parts = [_ABOUT.format(headline=headline)]
+def page(entries: list[dict[str, Any]], weighted: list[AgentScore], problems: list[str], headline: str) -> str:
+    """leaderboard.md: weighted scores, a table an agent, then what was not collected, then the footnotes."""
+    parts = [_ABOUT.format(headline=headline), _weighted(weighted)]
     notes = list(dict.fromkeys(note for entry in entries for note in entry["notes"]))
     for agent, own in grouped(entries, lambda entry: entry["agent"]).items():
         parts.append(f"\n## {_escaped(agent)}\n\n{_table(own, notes)}{_differences(own)}")
@@ -119,6 +97,54 @@ def page(entries: list[dict[str, Any]], problems: list[str], headline: str) -> s
         which = f"cell{'s' if len(cells) > 1 else ''} {_ranges(cells)}"
         parts.append(f"\n[^{number}]: {_escaped(note)} ({which})\n")
     return "".join(parts)
+
+
+_ABOUT_WEIGHTED = """
+## Weighted scores
+
+Of 100: the weighted mean over benchmarks of the mean over models, ± its standard error over repeats, where each place
+(a benchmark and a model) has two or more. Only where every place has a score is there one.
+"""
+
+
+def _weighted(scores: list[AgentScore]) -> str:
+    """The table of weighted scores; nothing where no benchmark has a weight."""
+    if not scores:
+        return ""
+    head = ("agent", "score", "repeats", "places", "trials", "")
+    lines = [head, ("---", "---:", "---:", "---:", "---:", "---")]
+    for one in sorted(scores, key=_rank):
+        places = f"{one.n_places_scored}/{one.n_places}"
+        trials = f"{one.n_scored}/{'?' if one.n_expected is None else one.n_expected}"
+        lines.append((_escaped(one.agent), _points(one), str(one.n_repeats), places, trials, _remarks(one)))
+    return _ABOUT_WEIGHTED + "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _rank(one: AgentScore) -> tuple[bool, float]:
+    mean = one.score if one.partial is None else one.partial
+    return mean is None, -(mean or 0.0)
+
+
+def _points(one: AgentScore) -> str:
+    mean = one.score if one.partial is None else one.partial
+    if mean is None:
+        return "-"
+    return f"{100 * mean:.2f}" + ("" if one.standard_error is None else f" ± {100 * one.standard_error:.2f}")
+
+
+def _remarks(one: AgentScore) -> str:
+    """What a reader must know beside a weighted score."""
+    found = [one.why_none] if one.why_none else []
+    if one.between:
+        found.append("between {:.2f} and {:.2f} once all have one".format(*(100 * end for end in one.between)))
+    if one.part:
+        found.append(f"not the whole: only {one.part}")
+    if one.comparable is False:
+        found.append("not comparable: see the footnotes")
+    if one.n_replaced:
+        found.append(f"{one.n_replaced} {'trial counts' if one.n_replaced == 1 else 'trials count'} as the base model")
+    found += [f"awaits review: {text}" for text in one.awaiting_review]
+    return _escaped("; ".join(found))
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -25,7 +25,8 @@ UNKNOWN = {"comparable": None, "not_comparable_because": []}  # the provenance o
 class Row:
     """One cell as it was found; `result` is its result.json, or as much of it as can be said without one.
 
-    `folder` is relative to the sweep's; `gpus` is benchmark.gpus, None when not known.
+    `folder` is relative to the sweep's; `gpus` is benchmark.gpus, None when not known; `benchmark_options` is
+    config.benchmark of its cell.yaml, {} when not known.
     """
 
     number: int
@@ -41,6 +42,7 @@ class Row:
     gpus: int | None
     runner_error: str | None
     problems: list[str]
+    benchmark_options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def trials(self) -> list[dict[str, Any]]:
@@ -148,6 +150,9 @@ class BenchmarkForm(TypedDict):
     gpus: Count
     missing_score: Literal["base_model", "nothing"]
     zero_shot: dict[str, Number]
+    weight: NotRequired[Number | None]
+    models: NotRequired[list[str]]
+    pass_reward: NotRequired[Number]
 
 
 _FORMS = {form: TypeAdapter(form) for form in (list[EntryForm], StatusForm, ResultForm, TrialForm, BenchmarkForm)}

@@ -123,6 +123,7 @@ def _row(folder: Path, entry: dict[str, Any]) -> Row:
         gpus=benchmark["gpus"] if benchmark else None,
         runner_error=status.get("error") if status else None,
         problems=["its folder is missing"] if missing else problems,
+        benchmark_options=benchmark or {},
     )
 
 

@@ -19,7 +19,10 @@ LATER = "2026-01-02T03:05:05+00:00"
 
 @dataclass(frozen=True)
 class Made:
-    """What a cell is to be; `trials` holds a reward (scored), an outcome's name, or None (begun, not over) each."""
+    """What a cell is to be; `trials` holds a reward (scored), an outcome's name, or None (begun, not over) each.
+
+    `judgements` are those of every trial.
+    """
 
     trials: Sequence[float | str | None] = (1.0, 1.0)
     benchmark: str = "hello"
@@ -34,6 +37,9 @@ class Made:
     not_comparable: Sequence[str] = ()
     options: dict[str, Any] = field(default_factory=dict)
     saved: bool = True
+    weight: float | None = None
+    models: Sequence[str] = ()
+    judgements: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def n_expected(self) -> int:
@@ -80,6 +86,7 @@ def make_cell(folder: Path, made: Made, number: int = 0) -> Path:
         make_trial(folder / "job" / f"{made.benchmark}__{attempt:03d}", outcome)
     over = [attempt for attempt, outcome in enumerate(made.trials, 1) if outcome is not None]
     trials = [trial_record(folder / "job" / f"{made.benchmark}__{attempt:03d}", attempt) for attempt in over]
+    trials = [{**trial, "judgements": made.judgements} for trial in trials]
     write_status(folder, made, trials, number)
     if made.saved and made.state in ("finished", "cancelled"):
         write_json(folder / "result.json", result(made, trials, number))
@@ -94,6 +101,8 @@ def cell_yaml(made: Made, number: int) -> str:
         "gpus": made.gpus,
         "zero_shot": made.zero_shot,
         "missing_score": made.missing_score,
+        "weight": made.weight,
+        "models": list(made.models),
     }
     config = {
         "benchmark": benchmark,
