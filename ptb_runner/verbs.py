@@ -153,6 +153,21 @@ def collect(arguments: list[str]) -> int:
     return 0 if collected.complete else 1
 
 
+def report(arguments: list[str]) -> int:
+    """Write report.html: scores, spending, errors and every trial of a sweep or a cell, in one file for a browser."""
+    from ptb_runner.results.report import report as write_report
+
+    parser = _parser("report")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="where to write it instead of DIR/report.html")
+    chosen = parser.parse_args(arguments)
+    written = write_report(chosen.folder, chosen.to or chosen.folder / "report.html")
+    out = console()
+    out.print(f"{written.n_trials} trials, {written.n_scored}/{written.n_planned} planned trials scored")
+    out.print(f"wrote {shown(written.path)} ({written.size / 1e6:.1f} MB)", markup=False)
+    out.print(f"next: xdg-open {shown(written.path)}", markup=False)
+    return 0
+
+
 # --- Looking ------------------------------------------------------------------------------------------
 
 
@@ -347,6 +362,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "stop": stop,
     "resume": resume,
     "collect": collect,
+    "report": report,
     "doctor": doctor,
     "clean": clean,
     "cache": cache,

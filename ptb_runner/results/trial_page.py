@@ -1,0 +1,95 @@
+"""What a report shows of one trial, as plain data: its record, what it left on disk, its trace and its last output."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ptb_runner.results.rows import Row
+
+MOST_FILES = 300  # that a page lists; the trial's folder has the rest
+MOST_VALUES = 200  # of metrics or of one verdict
+_TAIL_BYTES = 4096  # of a log
+_LOGS = ("verifier/test-stdout.txt", "trial.log")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a trial left; `href` leads to it from where the report lies."""
+
+    name: str
+    href: str
+    size: int
+
+
+def whole(trial: dict[str, Any]) -> dict[str, Any]:
+    """A record with everything that a page shows: those of other versions and of plain Harbor jobs may hold less."""
+    names = ("attempt", "task", "agent_version", "task_checksum", "metrics", "trial_dir")
+    judgements = trial.get("judgements")
+    judged = {"judgements": judgements if isinstance(judgements, dict) else {}}
+    error = {"error": {"phase": None} | trial["error"]} if trial["error"] else {}
+    return dict.fromkeys(names) | trial | judged | error
+
+
+def trial_folder(folder: Path, row: Row, trial: dict[str, Any]) -> Path | None:
+    """Where a trial's files are; None when they are not there, or when its record points out of its cell."""
+    cell = (folder / row.folder).resolve()
+    named = trial.get("trial_dir")
+    place = cell / named if isinstance(named, str) and "\0" not in named else cell / "job" / trial["name"]
+    try:
+        inside = place.resolve().is_relative_to(cell) and place.is_dir()
+    except (OSError, ValueError):
+        return None
+    return place if inside else None
+
+
+def files(place: Path, report_folder: Path) -> list[File]:
+    """The files below a trial's folder, in order; links are not followed."""
+    found = []
+    for root, folders, names in os.walk(place):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(root) / name
+            relative = os.path.relpath(path, report_folder)
+            found.append(File(str(path.relative_to(place)), quote(os.fsencode(relative)), path.lstat().st_size))
+    return found
+
+
+def tails(place: Path) -> Iterator[tuple[str, str]]:
+    """The names of logs and the last that stands in them."""
+    for name in _LOGS:
+        path = place / name
+        if path.is_symlink() or not path.is_file():
+            continue
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace").strip()
+        if text:
+            yield name, text
+
+
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Nested data as dotted names and texts, in the order in which it stands."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from flat(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+        for number, inner in enumerate(value):
+            yield from flat(inner, f"{name}.{number}" if name else str(number))
+    else:
+        yield name, _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, float):
+        return f"{value:.6g}" if math.isfinite(value) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) or "-"
+    return str(value) if value != {} else "-"
