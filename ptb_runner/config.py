@@ -421,6 +421,12 @@ class ProgressConfig:
     """How progress is shown."""
 
     interval_sec: float = option(30.0, "Seconds between progress lines when not on a terminal.", above=0, result=False)
+    agent_log_sec: float = option(
+        10.0,
+        "Seconds between looks at the log of an agent that works; 0: only when it has ended.",
+        least=0,
+        result=False,
+    )
 
 
 @dataclass

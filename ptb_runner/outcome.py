@@ -51,6 +51,8 @@ _VERIFIER_FAILED = frozenset(
     {"VerifierTimeoutError", "RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"}
 )
 
+LEFT_PROCESSES = "left_processes.json"  # in a trial's folder: command lines of what the agent had left running
+
 _SHOWN_BYTES, _SHOWN_LINE = 4096, 300  # of what a verifier printed, at most
 
 
@@ -62,6 +64,7 @@ def trial_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
         return _record(trial_dir, attempt, {}, Outcome.infra_error, None, error, [], None)
     verdict = _verdict(trial_dir / "verifier" / "verdict.json")
     outcome, reason, flags = classify(result, verdict)
+    flags += _left_processes(trial_dir)
     reward = _reward(result) if outcome in SCORED else None
     error = _error_of(result, outcome, reason)
     if error and error["type"] == "RewardFileNotFoundError":  # Harbor's words for it are two long paths
@@ -80,6 +83,12 @@ def _last_words(trial_dir: Path) -> str:
         lines = file.read().decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"; it printed last: {last[-_SHOWN_LINE:]}" if last else ""
+
+
+def _left_processes(trial_dir: Path) -> list[str]:
+    """The flag of an agent that was done while programs of its own still ran; they were ended."""
+    found = read_json(trial_dir / LEFT_PROCESSES)
+    return [f"left_processes:{len(found)}"] if isinstance(found, list) and found else []
 
 
 def _verdict(path: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptb_runner import backend, provenance, redact
 from ptb_runner import cell as cells
+from ptb_runner.attend import attend
 from ptb_runner.cell import Cell, read_json, write_json, write_status
 from ptb_runner.config import Config, KeepModel, Kind
 from ptb_runner.contained import contain
@@ -442,6 +443,7 @@ async def _run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets
     try:
         trial = await Trial.create(config.model_copy(deep=True))
         _follow(trial, cell, progress, secrets)
+        attend(trial, cell.config, secrets)
         await trial.run()
     except asyncio.CancelledError:
         raise

@@ -59,11 +59,13 @@ def follow(cell: Path, name: str, *, full: bool) -> int:
         if folder is None and (name or _names(cell) or not held):
             folder = cell / "job" / name if name and held else trial(cell, name)
         over = not held or (folder is not None and (folder / "result.json").exists())
-        for key, piece in _pieces(folder, over, full) if folder else ():
-            before = printed.get(key, "")
-            if piece != before:
-                print(secrets.text(piece[len(before) :].strip("\n") if piece.startswith(before) else piece), flush=True)
-                printed[key] = piece
+        for key, found in _pieces(folder, over, full) if folder else ():
+            piece, before = secrets.text(found), printed.get(key, "")
+            if not before:
+                print(piece, flush=True)
+            elif piece != before and piece.startswith(before):  # anything else is the same with its secrets taken out
+                print(piece[len(before) :].strip("\n"), flush=True)
+            printed[key] = piece
         if over and folder:
             return 0 if printed else show(folder, full=full)
         time.sleep(POLL_SEC)

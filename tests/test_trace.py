@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from ptb_runner import trace
 from ptb_runner.trace import EVERYTHING, Call, Cut, Trace, Turn
 from tests.run_kit import QUICK, agent, only_cell
+from tests.test_sweep import wait_until
 
 LOGS = Path(__file__).parent / "fakes" / "cli_logs"  # real ones, of the same three turns
 
@@ -208,3 +213,37 @@ def test_ptb_trace(ptb, tmp_path):
     (cell / "job" / "hello__001" / "agent" / "codex.txt").unlink()
     (cell / "job" / "hello__001" / "agent" / "scripted.txt").unlink()
     assert "left no trace" in ptb("trace", cell, "hello__001").err
+
+
+def test_ptb_trace_follows_a_running_trial(tmp_path):
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    wait = f"until [ -e {gate}/open ]; do sleep 0.05; done"
+    command = f"{write_log('claude-code.txt', 2)}; {wait}; {write_log('claude-code.txt')}; printf ok > answer.txt"
+    secret = {"MY_KEY": "i in 1 2 3"}  # is in the log
+    run = [sys.executable, "-m", "ptb_runner", *QUICK, *agent("Scripted", command=command), "hydra.run.dir=cell"]
+    env = {**os.environ, **secret}
+    more = ["agent.env_vars=[MY_KEY]", "progress.agent_log_sec=0.1", f"backend.read_only_paths=[{gate}]"]
+    process = subprocess.Popen([*run, *more], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL)
+    cell = tmp_path / "cell"
+    log = cell / "job" / "hello__001" / "agent" / "claude-code.txt"
+    wait_until(lambda: log.exists() and "toolu_" in log.read_text())
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "ptb_runner", "trace", cell, "-f"], stdout=subprocess.PIPE, text=True, env=env
+    )
+    assert follower.stdout is not None
+    first = []
+    while "$ echo hello" not in "".join(first):
+        line = follower.stdout.readline()
+        assert line, f"ended early: {first}"
+        first.append(line)
+    assert process.poll() is None
+    assert secret["MY_KEY"] not in log.read_text()
+    assert "${MY_KEY}" in "".join(first)
+    time.sleep(0.6)  # a second look that finds nothing new
+    (gate / "open").touch()
+    rest = follower.communicate(timeout=60)[0]
+    assert process.wait(timeout=60) == 0
+    assert follower.returncode == 0
+    assert "$ echo hello" not in rest
+    assert rest.endswith("All done.\n")
