@@ -9,7 +9,7 @@ from tests.run_kit import QUICK, agent, only_cell
 SUMS = ("benchmark=addition", "budget=smoke", "benchmark.evaluation.limit=10")
 LEAVES = """
 cp -r base_model final_model
-(setsid bash -c 'trap "" TERM; while sleep 0.05; do date +%s%N > final_model/changed; done' < /dev/null > /dev/null 2>&1 &)
+(setsid bash -c 'trap "" TERM; while sleep 0.05; do date +%s%N > final_model/changed; done' > /dev/null 2>&1 &)
 nohup sleep 1234 > /dev/null 2>&1 &
 until [ -e final_model/changed ]; do sleep 0.05; done
 """
