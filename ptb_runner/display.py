@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from ptb_runner import backend
 from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Kind
 from ptb_runner.outcome import SCORED, Outcome
@@ -147,6 +148,10 @@ def _closing_lines(result: dict[str, Any], cell: Cell, folder: Path) -> Iterator
         yield f"not comparable: {'; '.join(result['provenance']['not_comparable_because'])}"
     if any((cell.handoff / trial["name"] / "final_model").is_dir() for trial in trials):
         yield f"models: {folder / 'handoff'}/*/final_model"
+    fetch = backend.of(cell.config).fetch_commands(cell)
+    yield from (f"model kept elsewhere, to fetch it: {command}" for command in fetch[:5])
+    if len(fetch) > 5:
+        yield f"and {len(fetch) - 5} more: the commands are in {folder / 'handoff'}/*/volume.json"
     yield f"result: {folder / 'result.json'}"
     yield f"next: {next_command(result, folder)}"
 

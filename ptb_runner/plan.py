@@ -226,7 +226,7 @@ def plan(cell: Cell) -> Plan:
         verifier_hours=hours[1],
         gpu_hours=config.benchmark.gpus * longest * config.attempts,
         keys=keys(config),
-        warnings=[*check.warnings(config), *parity.deviations(config)],
+        warnings=[*check.warnings(config), *backend.of(config).warnings(config), *parity.deviations(config)],
     )
 
 

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
 import time
 import traceback
@@ -144,7 +143,7 @@ async def run_trials(
         _set_aside_killed(cell, [name for name in names if name not in progress.finished])
     _write_job(cell, plan, secrets)
     result = write_result(cell, names, started_at)
-    _sweep_handoffs(cell, result["trials"])
+    await _settle_handoffs(cell, names, result["trials"])
     _report(cell, progress, "cancelled" if interrupts.seen and len(progress.finished) < len(names) else "finished")
     return result
 
@@ -259,7 +258,7 @@ def _verifier(config: Config) -> dict[str, Any]:
 
 def _with_handoff(cell: Cell, trial: TrialConfig) -> TrialConfig:
     if cell.config.benchmark.kind is Kind.post_train:
-        trial.environment.kwargs["handoff"] = str(cell.handoff / trial.trial_name)
+        trial.environment.kwargs["handoff"] = backend.of(cell.config).handoff(cell, trial.trial_name)
     return trial
 
 
@@ -304,7 +303,7 @@ def set_aside(cell: Cell, name: str) -> None:
     cell.superseded.mkdir(exist_ok=True)
     taken = len(list(cell.superseded.glob(f"{name}.*")))
     (cell.job / name).rename(cell.superseded / f"{name}.{taken + 1}")
-    shutil.rmtree(cell.handoff / name, ignore_errors=True)
+    backend.of(cell.config).settle_handoff(cell, name, keep=False)
 
 
 def set_aside_outcomes(cell: Cell, outcomes: list[str]) -> None:
@@ -408,10 +407,11 @@ async def _run_trial(
             progress.phase(name, "waiting")
             _report(cell, progress, "running")
             await asyncio.sleep(wait)
-            set_aside(cell, name)
+            await asyncio.to_thread(set_aside, cell, name)
             record = await _run_once(cell, config, progress, secrets)
         progress.end(record, cell.config)
         _report(cell, progress, "running")
+    await _settle_handoff(cell, name, record)
 
 
 def spent(record: dict[str, Any], config: Config) -> tuple[float, float]:
@@ -439,8 +439,9 @@ async def _run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets
     name = config.trial_name
     folder = cell.job / name
     progress.phase(name, "starting")
-    (cell.handoff / name).mkdir(parents=True, exist_ok=True)
     try:
+        if cell.config.benchmark.kind is Kind.post_train:
+            await asyncio.to_thread(backend.of(cell.config).make_handoff, cell, name)
         trial = await Trial.create(config.model_copy(deep=True))
         _follow(trial, cell, progress, secrets)
         attend(trial, cell.config, secrets)
@@ -544,24 +545,35 @@ def write_result(cell: Cell, names: list[str], started_at: str) -> dict[str, Any
     return result
 
 
-def _sweep_handoffs(cell: Cell, trials: list[dict[str, Any]]) -> None:
-    """Delete the hand-offs that the policy does not keep, now that the result is safe.
-
-    A failed evaluation's model always stays: it can be scored again.
-    """
-    keep = cell.config.backend.keep_model
-    for trial in trials:
-        outcome = trial["outcome"]
-        retained = (
-            keep is KeepModel.always
-            or outcome in (Outcome.eval_failed, Outcome.infra_error)
-            or (keep is KeepModel.scored and outcome in SCORED)
-        )
-        if not retained:
-            shutil.rmtree(cell.handoff / trial["name"], ignore_errors=True)
+async def _settle_handoffs(cell: Cell, names: list[str], trials: list[dict[str, Any]]) -> None:
+    """Keep or remove what is still unsettled: hand-offs of trials that were interrupted, or that another run left."""
+    records = {trial["name"]: trial for trial in trials}
+    await asyncio.gather(*(_settle_handoff(cell, name, records.get(name)) for name in names))
     for folder in (*cell.handoff.glob("*"), cell.handoff):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
+
+
+async def _settle_handoff(cell: Cell, name: str, record: dict[str, Any] | None) -> None:
+    """Keep or remove a trial's hand-off by the policy, now that its result is safe."""
+    if cell.config.benchmark.kind is not Kind.post_train:
+        return
+    keep = record is not None and _is_kept(record, cell.config.backend.keep_model)
+    try:
+        await asyncio.to_thread(backend.of(cell.config).settle_handoff, cell, name, keep)
+    except Exception:
+        log.exception("the hand-off of %s could be neither kept nor removed", name)
+
+
+def _is_kept(record: dict[str, Any], policy: KeepModel) -> bool:
+    """Whether a model stays. That of a verification that failed always does: it can be scored again."""
+    outcome = record["outcome"]
+    if outcome == Outcome.cancelled:
+        return False  # the trial will be run again
+    unverified = outcome == Outcome.infra_error and record["error"]["phase"] == "verifier"
+    if policy is KeepModel.always or unverified or outcome == Outcome.eval_failed:
+        return True
+    return policy is KeepModel.scored and outcome in SCORED
 
 
 def _report(cell: Cell, progress: Progress, state: str) -> None:

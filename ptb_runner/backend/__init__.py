@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from ptb_runner.cell import Cell
 from ptb_runner.config import Config
 
 MODULES = {kind: f"ptb_runner.backend.{kind}" for kind in ("bubblewrap", "podman", "docker")}
@@ -34,6 +35,11 @@ class Backend(Protocol):
         ...
 
     @staticmethod
+    def warnings(config: Config) -> list[str]:
+        """What the user should know before a launch, but may well want; found without asking anybody."""
+        ...
+
+    @staticmethod
     def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
         """For `ptb doctor`: name, whether it failed, and what was found or what to do."""
         ...
@@ -41,6 +47,26 @@ class Backend(Protocol):
     @staticmethod
     def reap(config: Config | None) -> list[str]:
         """End and remove what runners that are gone left behind, and say what; None: with the default settings."""
+        ...
+
+    @staticmethod
+    def handoff(cell: Cell, trial: str) -> str:
+        """What a trial's sandboxes are given as `handoff`, by which they find the place for final_model."""
+        ...
+
+    @staticmethod
+    def make_handoff(cell: Cell, trial: str) -> None:
+        """Make that place, before the trial begins."""
+        ...
+
+    @staticmethod
+    def settle_handoff(cell: Cell, trial: str, keep: bool) -> None:
+        """Keep or remove it, now that the trial's result is safe; may be called again, also without such a place."""
+        ...
+
+    @staticmethod
+    def fetch_commands(cell: Cell) -> list[str]:
+        """The commands that bring kept hand-offs into the cell's folder, where they are elsewhere."""
         ...
 
     @staticmethod

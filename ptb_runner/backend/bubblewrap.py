@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ptb_runner.backend import host_folder
 from ptb_runner.config import BubblewrapConfig, Config
 from ptb_runner.sandbox import bubblewrap
 
 kill_all = bubblewrap.kill_all
+handoff, make_handoff = host_folder.handoff, host_folder.make_handoff
+settle_handoff, fetch_commands = host_folder.settle_handoff, host_folder.fetch_commands
 
 
 def environment(config: Config, task: Path) -> dict[str, Any]:
@@ -29,6 +32,10 @@ def problems(config: Config) -> list[str]:
 
 def unsupported(task: Path, config: Config) -> list[str]:
     return bubblewrap.unsupported(task)
+
+
+def warnings(config: Config) -> list[str]:
+    return []
 
 
 def checks(config: Config) -> Iterator[tuple[str, bool, str]]:

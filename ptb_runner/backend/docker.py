@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ptb_runner.backend import host_folder
 from ptb_runner.config import Config, DockerConfig
 from ptb_runner.sandbox.engine_labels import LABEL, is_dead
 
 IMAGE_KINDS = ("Dockerfile", "docker-compose.yaml")
+
+handoff, make_handoff = host_folder.handoff, host_folder.make_handoff
+settle_handoff, fetch_commands = host_folder.settle_handoff, host_folder.fetch_commands
 
 
 def environment(config: Config, task: Path) -> dict[str, Any]:
@@ -48,6 +52,10 @@ def unsupported(task: Path, config: Config) -> list[str]:
     if brings or _image(config) or any((task / "environment" / name).exists() for name in IMAGE_KINDS):
         return []
     return ["the task brings no image and no Dockerfile; give one with backend.image=NAME"]
+
+
+def warnings(config: Config) -> list[str]:
+    return []
 
 
 def checks(config: Config) -> Iterator[tuple[str, bool, str]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ptb_runner.backend import host_folder
 from ptb_runner.config import Config, PodmanConfig, PodmanNetwork
 from ptb_runner.render import agent_hours
 from ptb_runner.sandbox import podman_machine, podman_nested
@@ -16,6 +17,9 @@ from ptb_runner.sandbox.podman_cli import Podman
 
 TRANSFER_HOURS = 2.0  # what lies between the phases: uploads, collecting, downloads
 COMPOSE = "docker-compose.yaml"
+
+handoff, make_handoff = host_folder.handoff, host_folder.make_handoff
+settle_handoff, fetch_commands = host_folder.settle_handoff, host_folder.fetch_commands
 
 
 def environment(config: Config, task: Path) -> dict[str, Any]:
@@ -115,6 +119,10 @@ def unsupported(task: Path, config: Config) -> list[str]:
     if is_compose(task):
         return podman_machine.compose_reasons(task)
     return podman.unsupported(task, _backend(config).image)
+
+
+def warnings(config: Config) -> list[str]:
+    return []
 
 
 def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
