@@ -168,6 +168,32 @@ def report(arguments: list[str]) -> int:
     return 0
 
 
+def export(arguments: list[str]) -> int:
+    """Write results in another form: PostTrainBench's folders, tables, Harbor jobs, a tracker's runs."""
+    from ptb_runner.results.export import FORMATS
+    from ptb_runner.results.export import export as export_results
+
+    parser = _parser("export")
+    parser.add_argument("--format", required=True, choices=FORMATS, help="the form")
+    parser.add_argument("--to", required=True, metavar="PLACE", help="file (csv, jsonl; - prints) or folder")
+    parser.add_argument("--experiment", metavar="NAME", help="posttrainbench: stands at the end of methods' names")
+    models = parser.add_mutually_exclusive_group()
+    models.add_argument("--with-models", action="store_true", help="copy the final_model folders that were kept, too")
+    models.add_argument("--link-models", action="store_true", help="link to them instead (posttrainbench)")
+    chosen = parser.parse_args(arguments)
+    kind = "copy" if chosen.with_models else "link" if chosen.link_models else "none"
+    exported = export_results(chosen.folder, chosen.format, chosen.to, experiment=chosen.experiment, models=kind)
+    out = console()
+    if chosen.to == "-":
+        return 0
+    for line in exported.told:
+        out.print(line, markup=False)
+    out.print(f"exported {exported.what} to {exported.where}", markup=False)
+    if exported.next:
+        out.print(f"next: {exported.next}", markup=False)
+    return 0
+
+
 # --- Looking ------------------------------------------------------------------------------------------
 
 
@@ -363,6 +389,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "resume": resume,
     "collect": collect,
     "report": report,
+    "export": export,
     "doctor": doctor,
     "clean": clean,
     "cache": cache,

@@ -16,7 +16,7 @@ import math
 import os
 import shlex
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,13 @@ def collect(folder: Path) -> Collected:
     totals = _totals(rows)
     entries = standings(rows)
     weighted = agent_scores(rows)
-    lines = [_line(row) for row in rows]
+    lines = [cell_line(row) for row in rows]
     spent = {key: _sum(line[key] for line in lines) for key in _SUMS}
     tables = {"leaderboard": entries, "scores": [dataclasses.asdict(one) for one in weighted]}
     metrics = {"schema_version": SCHEMA_VERSION, **totals, **spent, **tables, "problems": problems}
     written = {
-        "results.jsonl": _jsonl(rows),
-        "results.csv": _csv(lines),
+        "results.jsonl": jsonl(trial_lines(rows)),
+        "results.csv": csv_text(lines),
         "leaderboard.md": page(entries, weighted, problems, f"{_headline(**totals, problems=problems)}."),
         "metrics.json": json.dumps(metrics, indent=2, allow_nan=False) + "\n",
     }
@@ -119,12 +119,17 @@ def _identity(row: Row) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names}
 
 
-def _jsonl(rows: list[Row]) -> str:
-    lines = (_identity(row) | {"folder": row.folder} | trial for row in rows for trial in row.trials)
+def trial_lines(rows: list[Row]) -> Iterator[dict[str, Any]]:
+    """The trials of results.jsonl."""
+    return (_identity(row) | {"folder": row.folder} | trial for row in rows for trial in row.trials)
+
+
+def jsonl(lines: Iterable[dict[str, Any]]) -> str:
+    """A line of JSON for each."""
     return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
 
 
-def _csv(lines: list[dict[str, Any]]) -> str:
+def csv_text(lines: list[dict[str, Any]]) -> str:
     """Numbers in full precision, nothing for null, true and false as in JSON."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -137,7 +142,7 @@ def _csv(lines: list[dict[str, Any]]) -> str:
 _SUMS = ("cost_usd", "gpu_hours", *(f"{kind}_tokens" for kind in TOKENS))
 
 
-def _line(row: Row) -> dict[str, Any]:
+def cell_line(row: Row) -> dict[str, Any]:
     """A cell in results.csv: durations are means over its trials (seconds); tokens, dollars, GPU-hours are sums.
 
     Trials that do not report a figure are not in it; it is null when none does.

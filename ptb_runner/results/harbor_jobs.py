@@ -14,9 +14,11 @@ from typing import Any
 
 from ptb_runner.cell import cell_id
 from ptb_runner.config import BenchmarkConfig
+from ptb_runner.explain import UsageError
 from ptb_runner.outcome import score, trial_record
-from ptb_runner.results.row import Row, TrialForm, Unreadable, formed, is_there, read_json, tried
+from ptb_runner.results.row import OriginForm, Row, TrialForm, Unreadable, formed, is_there, read_json, tried
 
+ORIGIN = "ptb_cell.json"  # in a job that `ptb export --format harbor` copied: which cell it was
 NO_MODEL = "none"  # as in conf/model/none.yaml: a Harbor job's LLM is the agent's
 
 # data set or task, agent, and what makes it another agent
@@ -32,8 +34,14 @@ def found(folder: Path) -> list[Path]:
 
 def rows(folder: Path, jobs: list[Path]) -> list[Row]:
     """The rows of these jobs, numbered from 0."""
-    pairs = [(job, part) for job in jobs for part in _parts(job)]
-    return [_row(number, job.relative_to(folder), part) for number, (job, part) in enumerate(pairs)]
+    found: list[Row] = []
+    for job in jobs:
+        place = job.relative_to(folder).as_posix()
+        if is_there(job / ORIGIN):
+            found.append(_exported(len(found), job, place))
+        else:
+            found += [_row(number, place, part) for number, part in enumerate(_parts(job), len(found))]
+    return found
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -128,7 +136,20 @@ def _numbered(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return numbered
 
 
-def _row(number: int, folder: Path, part: _Part) -> Row:
+def _exported(number: int, job: Path, place: str) -> Row:
+    """The row of a cell's job that was exported, as it was."""
+    try:
+        origin = formed(OriginForm, read_json(job / ORIGIN), ORIGIN)
+    except Unreadable as error:
+        raise UsageError(f"{job}/{error}\n  export it again, or remove this file to read a plain Harbor job") from None
+    trials = [trial | {"trial_dir": trial["name"]} for trial in origin["trials"]]
+    result = {"trials": trials, "score": origin["score"], "provenance": origin["provenance"]}
+    names = ("cell_id", "benchmark", "model", "agent", "backend", "overrides", "gpus")
+    own = {name: origin[name] for name in names}
+    return Row(**own, number=number, folder=place, state="finished", result=result, runner_error=None, problems=[])
+
+
+def _row(number: int, folder: str, part: _Part) -> Row:
     benchmark, agent, overrides = part.key
     trials = part.trials
     own_score = score(trials, part.expected or 0, BenchmarkConfig(), NO_MODEL) | {"n_expected": part.expected}
@@ -141,7 +162,7 @@ def _row(number: int, folder: Path, part: _Part) -> Row:
         agent=agent,
         backend="harbor",
         overrides=list(overrides),
-        folder=folder.as_posix(),
+        folder=folder,
         state="finished" if part.over else "unknown",
         result={
             "trials": trials,

@@ -133,6 +133,11 @@ class ProvenanceForm(TypedDict):
     not_comparable_because: list[str]
 
 
+class AnyProvenanceForm(TypedDict):
+    comparable: bool | None
+    not_comparable_because: list[str]
+
+
 class ResultForm(TypedDict):
     schema_version: Literal[SCHEMA_VERSION]  # type: ignore[valid-type]
     cell_id: str
@@ -155,7 +160,31 @@ class BenchmarkForm(TypedDict):
     pass_reward: NotRequired[Number]
 
 
-_FORMS = {form: TypeAdapter(form) for form in (list[EntryForm], StatusForm, ResultForm, TrialForm, BenchmarkForm)}
+class PlannedScoreForm(TypedDict):
+    raw: Number | None
+    final: Number | None
+    final_source: str | None
+    n_expected: Count | None
+    n_scored: Count
+
+
+class OriginForm(TypedDict):
+    """A cell as an export of its Harbor job has it."""
+
+    cell_id: str
+    benchmark: str
+    model: str
+    agent: str
+    backend: str
+    overrides: list[str]
+    gpus: Count | None
+    trials: list[TrialForm]
+    score: PlannedScoreForm
+    provenance: AnyProvenanceForm
+
+
+_USED = (list[EntryForm], StatusForm, ResultForm, TrialForm, BenchmarkForm, OriginForm)
+_FORMS = {form: TypeAdapter(form) for form in _USED}
 
 
 class Unreadable(Exception):
