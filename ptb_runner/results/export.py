@@ -141,6 +141,7 @@ def _copy_job(job: Path, target: Path, row: Row) -> None:
     """Copy beside the target first, so that there is never half a job."""
     origin = {name: getattr(row, name) for name in ("number", "cell_id", "benchmark", "model", "agent", "backend")}
     origin |= {"overrides": row.overrides, "gpus": row.gpus, "score": row.score, "job_id": _job_id(job)}
+    origin |= {"benchmark_options": row.benchmark_options}
     if target.exists() and (read_json(target / ORIGIN) or {}).get("job_id") != origin["job_id"]:
         raise UsageError(f"{target}: is there already and no export of this cell\n  choose another folder for --to")
     partial = target.with_name(f".{target.name}.partial")

@@ -236,14 +236,13 @@ def _write(place: Path, unfinished: Path, cell: _Cell, trial: dict[str, Any], so
 
 def _marker(cell: _Cell, trial: dict[str, Any], identity: str) -> dict[str, Any]:
     """Everything that their form has no place for: with it the run can be read back as what it was."""
-    row, benchmark = cell.row, cell.config["benchmark"]
-    names = ("number", "cell_id", "benchmark", "model", "agent", "backend", "overrides", "gpus")
+    row = cell.row
+    names = ("number", "cell_id", "benchmark", "model", "agent", "backend", "overrides", "gpus", "benchmark_options")
     return {
         "schema_version": 1,
         "trial_id": identity,
         "cell": {name: getattr(row, name) for name in names},
         "n_expected": row.score["n_expected"],
-        "policy": {"missing_score": benchmark["missing_score"], "zero_shot": benchmark["zero_shot"]},
         "trial": trial,
         "provenance": row.result["provenance"],
     }

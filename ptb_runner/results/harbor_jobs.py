@@ -144,7 +144,7 @@ def _exported(number: int, job: Path, place: str) -> Row:
         raise UsageError(f"{job}/{error}\n  export it again, or remove this file to read a plain Harbor job") from None
     trials = [trial | {"trial_dir": trial["name"]} for trial in origin["trials"]]
     result = {"trials": trials, "score": origin["score"], "provenance": origin["provenance"]}
-    names = ("cell_id", "benchmark", "model", "agent", "backend", "overrides", "gpus")
+    names = ("cell_id", "benchmark", "model", "agent", "backend", "overrides", "gpus", "benchmark_options")
     own = {name: origin[name] for name in names}
     return Row(**own, number=number, folder=place, state="finished", result=result, runner_error=None, problems=[])
 

@@ -178,6 +178,7 @@ class OriginForm(TypedDict):
     backend: str
     overrides: list[str]
     gpus: Count | None
+    benchmark_options: dict[str, Any]
     trials: list[TrialForm]
     score: PlannedScoreForm
     provenance: AnyProvenanceForm

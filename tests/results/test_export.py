@@ -65,7 +65,7 @@ def test_harbor_jobs_go_along_as_they_are_and_read_back_as_cells(tmp_path: Path)
         copied, original = tmp_path / "jobs" / row.folder, sweep / own.folder / "job"
         names = {path.relative_to(original) for path in original.rglob("*")}
         assert {path.relative_to(copied) for path in copied.rglob("*")} == names | {Path("ptb_cell.json")}
-        assert row.score == own.score
+        assert (row.score, row.benchmark_options) == (own.score, own.benchmark_options)
         assert (row.benchmark, row.agent, row.cell_id) == (own.benchmark, own.agent, own.cell_id)
         assert row.result["provenance"] == own.result["provenance"]
         assert all((copied / trial["trial_dir"]).is_dir() for trial in row.trials)
