@@ -94,7 +94,7 @@ def page(entries: list[dict[str, Any]], weighted: list[AgentScore], problems: li
         parts.append(f"\n## Not collected\n\nWhat could not be read or is not over, in whole or in part:\n\n{listed}")
     for number, note in enumerate(notes, 1):
         cells = sorted(cell for entry in entries if note in entry["notes"] for cell in entry["cells"])
-        which = f"cell{'s' if len(cells) > 1 else ''} {_ranges(cells)}"
+        which = f"cell{'s' if len(cells) > 1 else ''} {ranges(cells)}"
         parts.append(f"\n[^{number}]: {_escaped(note)} ({which})\n")
     return "".join(parts)
 
@@ -113,26 +113,30 @@ def _weighted(scores: list[AgentScore]) -> str:
         return ""
     head = ("agent", "score", "repeats", "places", "trials", "")
     lines = [head, ("---", "---:", "---:", "---:", "---:", "---")]
-    for one in sorted(scores, key=_rank):
+    for one in sorted(scores, key=rank):
         places = f"{one.n_places_scored}/{one.n_places}"
         trials = f"{one.n_scored}/{'?' if one.n_expected is None else one.n_expected}"
-        lines.append((_escaped(one.agent), _points(one), str(one.n_repeats), places, trials, _remarks(one)))
+        lines.append(
+            (_escaped(one.agent), points(one), str(one.n_repeats), places, trials, _escaped("; ".join(remarks(one))))
+        )
     return _ABOUT_WEIGHTED + "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _rank(one: AgentScore) -> tuple[bool, float]:
+def rank(one: AgentScore) -> tuple[bool, float]:
+    """Sorts the best first and those without a score last."""
     mean = one.score if one.partial is None else one.partial
     return mean is None, -(mean or 0.0)
 
 
-def _points(one: AgentScore) -> str:
+def points(one: AgentScore) -> str:
+    """A weighted score of 100, with its standard error."""
     mean = one.score if one.partial is None else one.partial
     if mean is None:
         return "-"
     return f"{100 * mean:.2f}" + ("" if one.standard_error is None else f" ± {100 * one.standard_error:.2f}")
 
 
-def _remarks(one: AgentScore) -> str:
+def remarks(one: AgentScore) -> list[str]:
     """What a reader must know beside a weighted score."""
     found = [one.why_none] if one.why_none else []
     if one.between:
@@ -144,10 +148,10 @@ def _remarks(one: AgentScore) -> str:
     if one.n_replaced:
         found.append(f"{one.n_replaced} {'trial counts' if one.n_replaced == 1 else 'trials count'} as the base model")
     found += [f"awaits review: {text}" for text in one.awaiting_review]
-    return _escaped("; ".join(found))
+    return found
 
 
-def _ranges(numbers: list[int]) -> str:
+def ranges(numbers: list[int]) -> str:
     """Ascending numbers as 0-3, 7."""
     runs = grouped(enumerate(numbers), lambda pair: pair[1] - pair[0]).values()  # equal along a run without gaps
     ends = [(run[0][1], run[-1][1]) for run in runs]

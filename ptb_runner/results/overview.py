@@ -11,8 +11,10 @@ from typing import Any
 from urllib.parse import quote
 
 from ptb_runner.outcome import SCORED, UNSCORABLE, Outcome
-from ptb_runner.results.leaderboard import grouped, standings
-from ptb_runner.results.rows import ENDED, Row
+from ptb_runner.results.leaderboard import standings
+from ptb_runner.results.row import Row
+from ptb_runner.results.rows import ENDED
+from ptb_runner.results.scores import grouped, named, reviews
 
 LEVEL = 0.95  # of every interval
 PHASES: tuple[str, ...] = ("environment", "agent", "verifier")
@@ -34,12 +36,6 @@ def key_of(row: Row, trial: dict[str, Any]) -> str:
     return f"{row.number}/{trial['name']}"
 
 
-def agent_of(row: Row) -> str:
-    """An agent's id and the overrides below it: another LLM makes another agent."""
-    own = [text.lstrip("+~") for text in row.overrides]
-    return " ".join([row.agent, *(text for text in own if text.startswith("agent."))])
-
-
 def totals(rows: list[Row]) -> dict[str, Any]:
     """How much there is, and how much of it is scored."""
     planned = [row.score["n_expected"] for row in rows]
@@ -50,7 +46,7 @@ def totals(rows: list[Row]) -> dict[str, Any]:
         "n_scored": n_scored,
         "n_planned": n_planned,
         "share": n_scored / n_planned if n_planned else None,
-        "agents": list(dict.fromkeys(map(agent_of, rows))),
+        "agents": list(dict.fromkeys(named(row, "agent") for row in rows)),
         "models": list(dict.fromkeys(row.model for row in rows)),
         "benchmarks": list(dict.fromkeys(row.benchmark for row in rows)),
         "backends": list(dict.fromkeys(row.backend for row in rows)),
@@ -64,7 +60,13 @@ def totals(rows: list[Row]) -> dict[str, Any]:
 
 def caveats(rows: list[Row]) -> list[Caveat]:
     """All of them, those that weigh most first."""
-    return [*_coverage(rows), *_not_over(rows), *_comparable(rows), *_replaced(rows), *_unknown(rows)]
+    return [*_reviews(rows), *_coverage(rows), *_not_over(rows), *_comparable(rows), *_replaced(rows), *_unknown(rows)]
+
+
+def _reviews(rows: list[Row]) -> Iterator[Caveat]:
+    if waiting := [text for row in rows for text in reviews(row)]:
+        verb = "awaits" if len(waiting) == 1 else "await"
+        yield Caveat(f"{_count(len(waiting), 'trial')} {verb} a person's review: `ptb review`", waiting)
 
 
 def _coverage(rows: list[Row]) -> Iterator[Caveat]:
@@ -146,22 +148,28 @@ class Score:
     n_rewards: int
     raw: float | None
     interval: Interval | None
+    base: float | None  # what the benchmark's file says of the model before the agent's work
 
 
 def scores(rows: list[Row]) -> list[Score]:
     """The leaderboard's numbers, with intervals over all trials of the cells that are one entry."""
-    trials = {row.number: row.trials for row in rows}
+    by_number = {row.number: row for row in rows}
     found = []
     for entry in standings(rows):
-        own = [trial for number in entry["cells"] for trial in trials[number] if trial["outcome"] in SCORED]
+        cells = [by_number[number] for number in entry["cells"]]
+        own = [trial for row in cells for trial in row.trials if trial["outcome"] in SCORED]
         raw = statistics.fmean(trial["reward"] for trial in own) if own else None
-        found.append(Score(entry, len(own), raw, interval(own)))
+        found.append(Score(entry, len(own), raw, interval(own), _base(cells[0])))
     return found
+
+
+def _base(row: Row) -> float | None:
+    return row.benchmark_options.get("zero_shot", {}).get(row.model)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval of a mean, and what it is over: attempts, or the items of the test."""
+    """A confidence interval of a mean, and what it is over: trials, or the items of the test."""
 
     low: float
     high: float
@@ -171,13 +179,13 @@ class Interval:
 def interval(trials: list[dict[str, Any]]) -> Interval | None:
     """The interval of the mean reward over trials that are alike; None when nothing speaks of its width.
 
-    Over attempts it is Student's t, or Wilson's where every reward is 0 or 1. A single trial has the standard error
+    Over trials it is Student's t, or Wilson's where every reward is 0 or 1. A single trial has the standard error
     that its verifier reports, if it does: that of the test's items, not of the agent's luck.
     """
     scored = [trial for trial in trials if trial["outcome"] in SCORED]
     rewards = [trial["reward"] for trial in scored]
     if len(rewards) > 1:
-        over = f"{len(rewards)} attempts"
+        over = f"{len(rewards)} trials"
         return Interval(*(_wilson(rewards) if set(rewards) <= {0.0, 1.0} else _student(rewards)), over)
     error = _stderr(scored[0]) if scored else None
     if error is None:
@@ -213,7 +221,7 @@ def _wilson(values: list[float]) -> tuple[float, float]:
 def spending(rows: list[Row]) -> list[dict[str, Any]]:
     """Hours by phase, GPU-hours, tokens and dollars of each agent and model: sums over the trials that report them."""
     found = []
-    for (agent, model), own in grouped(rows, lambda row: (agent_of(row), row.model)).items():
+    for (agent, model), own in grouped(rows, lambda row: (named(row, "agent"), row.model)).items():
         trials = [trial for row in own for trial in row.trials]
         scored = sum(trial["outcome"] in SCORED for trial in trials)
         cost = total(trial["cost_usd"] for trial in trials)
@@ -253,7 +261,7 @@ def _gpu_hours(row: Row) -> float | None:
 def outcomes(rows: list[Row]) -> list[dict[str, Any]]:
     """How many trials of each agent came to what; `missing` are planned trials that have no record."""
     found = []
-    for agent, own in grouped(rows, agent_of).items():
+    for agent, own in grouped(rows, lambda row: named(row, "agent")).items():
         counts = Counter(trial["outcome"] for row in own for trial in row.trials)
         planned = sum(row.score["n_expected"] or 0 for row in own)
         counted = {str(outcome): counts.get(str(outcome), 0) for outcome in Outcome}

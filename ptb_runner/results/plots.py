@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import quote
 
 from ptb_runner.outcome import SCORED
-from ptb_runner.results.leaderboard import grouped
-from ptb_runner.results.overview import PHASES, Score, agent_of, key_of
-from ptb_runner.results.rows import Row
+from ptb_runner.results.overview import PHASES, Score, key_of
+from ptb_runner.results.row import Row
+from ptb_runner.results.scores import grouped, named
 
 INK, MUTED, RULE = "#1b1f24", "#59636e", "#d1d9e0"
 SERIES = ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#0f766e", "#9a6700", "#57606a"]  # agents, benchmarks
@@ -70,6 +70,8 @@ def _scores(benchmark: str, scores: list[Score], agents: dict[str, int]) -> Pane
         for number, one in enumerate(own):
             y = at + ((number + 1) / (len(own) + 1) - 0.5 if len(own) > 1 else 0.0)
             _score(axes, one, y, agents[one.entry["agent"]])
+        if (base := own[0].base) is not None:
+            axes.vlines(base, at - 0.46, at + 0.46, color=MUTED, linewidth=1.2, linestyles=":")
     axes.set_ylim(len(models) - 0.5, -0.5)
     axes.set_yticks(range(len(models)), [_short(model) for model in models])
     for at in range(1, len(models)):
@@ -93,7 +95,7 @@ def _score(axes: Any, one: Score, y: float, series: int) -> None:
 
 
 def attempt_panels(rows: list[Row], agents: dict[str, int]) -> list[Panel]:
-    """Rewards by attempt, a panel a benchmark; a line joins a cell's, a cross below is one without a reward."""
+    """Rewards by attempt, a panel a benchmark; a line joins a task's, a cross below is one without a reward."""
     many = [row for row in rows if row.trials and (row.score["n_expected"] or len(row.trials)) > 1]
     return [_attempts(name, own, agents) for name, own in grouped(many, lambda row: row.benchmark).items()]
 
@@ -103,15 +105,16 @@ def _attempts(benchmark: str, rows: list[Row], agents: dict[str, int]) -> Panel:
     rewards = [one["reward"] for row in rows for one in row.trials if one["outcome"] in SCORED]
     low, _ = _reward_axis(axes.set_ylim, rewards, room_below=0.08)
     for row in rows:
-        series = agents[agent_of(row)]
+        series = agents[named(row, "agent")]
         shift = (series - (len(agents) - 1) / 2) * 0.5 / max(len(agents), 1)
         found = sorted(row.trials, key=lambda one: (one.get("attempt") or 0, one["name"]))
         places = [(one.get("attempt") or number, one) for number, one in enumerate(found, 1)]
         scored = [(at + shift, one) for at, one in places if one["outcome"] in SCORED]
         failed = [(at + shift, one) for at, one in places if one["outcome"] not in SCORED]
-        if len(rows) <= _MOST_LINES:
-            line = [one["reward"] for _, one in scored]
-            axes.plot([at for at, _ in scored], line, "-", color=SERIES[series], linewidth=0.7, alpha=0.45)
+        tasks = grouped(scored, lambda pair: pair[1].get("task")).values()
+        for line in tasks if len(rows) * len(tasks) <= _MOST_LINES else ():
+            xs, ys = [at for at, _ in line], [one["reward"] for _, one in line]
+            axes.plot(xs, ys, "-", color=SERIES[series], linewidth=0.7, alpha=0.45)
         _linked(axes, row, [(at, one["reward"], one) for at, one in scored], SERIES[series], MARKERS[series])
         _linked(axes, row, [(at, low, one) for at, one in failed], SERIES[series], "x")
     from matplotlib.ticker import MaxNLocator
@@ -148,7 +151,7 @@ def money_panel(rows: list[Row], benchmarks: dict[str, int]) -> Panel | None:
             benchmark: sum(one["cost_usd"] or 0.0 for row in own if row.benchmark == benchmark for one in row.trials)
             for benchmark in benchmarks
         }
-        for agent, own in grouped(rows, agent_of).items()
+        for agent, own in grouped(rows, lambda row: named(row, "agent")).items()
     }
     return _bars("US dollars", bars, {name: SERIES[number] for name, number in benchmarks.items()})
 

@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,10 @@ from ptb_runner.explain import UsageError
 from ptb_runner.outcome import SCORED
 from ptb_runner.paths import TEMPLATES
 from ptb_runner.results import overview, plots, trial_page
-from ptb_runner.results.leaderboard import grouped
-from ptb_runner.results.rows import Row, read_rows
+from ptb_runner.results.leaderboard import points, ranges, rank, remarks
+from ptb_runner.results.row import Row
+from ptb_runner.results.rows import read_rows
+from ptb_runner.results.scores import agent_scores, grouped, named
 from ptb_runner.times import clock
 
 if TYPE_CHECKING:
@@ -71,6 +74,7 @@ def _page(folder: Path, rows: list[Row], totals: dict[str, Any], at: Path) -> st
         style_hash=_hash(style),
         script_hash=_hash(script),
         caveats=overview.caveats(rows),
+        weighted=sorted(agent_scores(rows), key=rank),
         scores=scores,
         board=_board(scores),
         figures=_figures(rows, totals),
@@ -111,23 +115,28 @@ def _board(scores: list[overview.Score]) -> dict[str, Any]:
 
 def _trial_pages(folder: Path, rows: list[Row], at: Path) -> dict[str, str]:
     """Each trial's page, compressed, by the trial's key."""
-    template = _template("trial.html.j2")
-    found = {}
-    for row in rows:
-        for trial in row.trials:
-            place = trial_page.trial_folder(folder, row, trial)
-            html = template.render(
-                row=row,
-                trial=trial_page.whole(trial),
-                place=place,
-                files=trial_page.files(place, at.resolve()) if place else [],
-                tails=list(trial_page.tails(place)) if place else [],
-                most_files=trial_page.MOST_FILES,
-                most_values=trial_page.MOST_VALUES,
-            )
-            packed = gzip.compress(html.encode(errors="backslashreplace"), mtime=0)
-            found[overview.key_of(row, trial)] = base64.b64encode(packed).decode()
-    return found
+    room = trial_page.room(sum(len(row.trials) for row in rows))
+    pages = ((overview.key_of(row, one), _trial_page(folder, row, one, at, room)) for row in rows for one in row.trials)
+    return {key: _packed(html) for key, html in pages}
+
+
+def _trial_page(folder: Path, row: Row, trial: dict[str, Any], at: Path, room: int) -> str:
+    place = trial_page.trial_folder(folder, row, trial)
+    return _template("trial.html.j2").render(
+        row=row,
+        trial=trial_page.whole(trial),
+        command=f"ptb trace DIR {shlex.quote(trial['name'] if row.folder == '.' else overview.key_of(row, trial))}",
+        place=place,
+        trace=trial_page.excerpt(place, room) if place else None,
+        files=trial_page.files(place, at.resolve()) if place else [],
+        tails=list(trial_page.tails(place)) if place else [],
+        most_files=trial_page.MOST_FILES,
+        most_values=trial_page.MOST_VALUES,
+    )
+
+
+def _packed(html: str) -> str:
+    return base64.b64encode(gzip.compress(html.encode(errors="backslashreplace"), mtime=0)).decode()
 
 
 def _provenance(rows: list[Row]) -> list[dict[str, Any]]:
@@ -138,7 +147,7 @@ def _provenance(rows: list[Row]) -> list[dict[str, Any]]:
 
 def _made_with(row: Row) -> list[tuple[str, str]]:
     """All of a cell's provenance but what is each cell's own: its task's checksums and its overrides."""
-    own = ("task_sha256", "task_checksum", "overrides", "not_comparable_because")
+    own = ("task_sha256", "task_checksum", "task_checksums", "overrides", "not_comparable_because")
     known = {key: value for key, value in row.result["provenance"].items() if key not in own}
     return [*trial_page.flat(known)] if row.trials else []
 
@@ -163,11 +172,13 @@ def _environment() -> jinja2.Environment:
         "compact": _compact,
         "bytes": _bytes,
         "flat": lambda value: list(trial_page.flat(value)),
-        "ranges": _ranges,
+        "ranges": ranges,
         "whole": trial_page.whole,
     }
     environment.globals |= {
-        "agent_of": overview.agent_of,
+        "named": named,
+        "points": points,
+        "remarks": remarks,
         "key_of": overview.key_of,
         "SCORED": SCORED,
         "SIGNS": "●■▲◆▼✚✖★",  # plots.MARKERS as letters
@@ -197,13 +208,6 @@ def _compact(value: float | None) -> str:
 
 def _bytes(size: int) -> str:
     return f"{size} B" if size < 1000 else f"{_compact(size)}B"
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers as 0-3, 7."""
-    runs = grouped(enumerate(numbers), lambda pair: pair[1] - pair[0]).values()
-    ends = [(run[0][1], run[-1][1]) for run in runs]
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
 def _colours() -> str:

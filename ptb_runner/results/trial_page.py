@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ptb_runner.results.rows import Row
+from ptb_runner import trace
+from ptb_runner.results.row import Row
 
 MOST_FILES = 300  # that a page lists; the trial's folder has the rest
 MOST_VALUES = 200  # of metrics or of one verdict
+_CUT = trace.Cut(text=4000, call=2000, output=1500)
+_ROOM = 24_000_000  # characters of all traces together
+_LEAST_ROOM, _MOST_ROOM = 4_000, 200_000  # of one
 _TAIL_BYTES = 4096  # of a log
 _LOGS = ("verifier/test-stdout.txt", "trial.log")
 
@@ -58,6 +64,60 @@ def files(place: Path, report_folder: Path) -> list[File]:
             relative = os.path.relpath(path, report_folder)
             found.append(File(str(path.relative_to(place)), quote(os.fsencode(relative)), path.lstat().st_size))
     return found
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of a trace: its heading, and what was said and done as pairs of kind and text."""
+
+    who: str
+    head: str
+    parts: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """A trace as far as there is room for it: its first turns and, more of them, its last."""
+
+    source: str
+    first: list[Turn]
+    n_left_out: int
+    last: list[Turn]
+
+
+def room(n_trials: int) -> int:
+    """How many characters of each trace a report of so many trials shows."""
+    return min(_MOST_ROOM, max(_LEAST_ROOM, _ROOM // max(n_trials, 1)))
+
+
+def excerpt(place: Path, most: int) -> Excerpt | None:
+    """A trial's trace in about so many characters; None when there is none."""
+    found = trace.read(place)
+    if found is None:
+        return None
+    pieces = itertools.groupby(trace.pieces(found, _CUT), lambda piece: piece[0][0])
+    turns = [_turn(found.turns[number].who, list(own)) for number, own in pieces]
+    n_first = _fitting(turns, most // 3)
+    n_last = _fitting(turns[:n_first:-1], most - most // 3) + 1 if n_first < len(turns) else 0
+    last = turns[max(n_first, len(turns) - n_last) :]
+    return Excerpt(found.source, turns[:n_first], len(turns) - n_first - len(last), last)
+
+
+def _turn(who: str, pieces: list[tuple[tuple[int, int, str], str]]) -> Turn:
+    (_, head), *parts = pieces
+    return Turn(who, head.strip(), [(kind, _plain(kind, text)) for (_, _, kind), text in parts])
+
+
+def _plain(kind: str, text: str) -> str:
+    """A piece without the margin that it has on a terminal."""
+    lines = textwrap.dedent(text).split("\n")
+    return "\n".join(line.removeprefix("| ") if kind == "output" else line for line in lines)
+
+
+def _fitting(turns: list[Turn], most: int) -> int:
+    """How many of the first turns have room, at least one."""
+    sizes = itertools.accumulate(len(turn.head) + sum(len(text) for _, text in turn.parts) for turn in turns)
+    return max(1, sum(size <= most for size in sizes)) if turns else 0
 
 
 def tails(place: Path) -> Iterator[tuple[str, str]]:

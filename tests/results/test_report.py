@@ -221,7 +221,7 @@ def test_intervals_are_the_textbooks():
     found = overview.interval([trial(0.2), trial(0.4), trial(0.9), trial(None)])
     assert found
     assert (found.low, found.high) == pytest.approx((-0.3957, 1.3957), abs=1e-4)  # 0.5 ± 4.3027 x 0.36056 / sqrt(3)
-    assert found.over == "3 attempts"
+    assert found.over == "3 trials"
     found = overview.interval([trial(1.0)] * 8 + [trial(0.0)] * 2)
     assert found
     assert (found.low, found.high) == pytest.approx((0.4902, 0.9433), abs=1e-4)  # Wilson's of 8 in 10
