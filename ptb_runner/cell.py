@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from ptb_runner import dataset
 from ptb_runner.config import Config, options, typed
 from ptb_runner.explain import UsageError, unknown_key
 
@@ -46,6 +47,16 @@ class Cell:
     def task(self) -> Path:
         """The rendered Harbor task."""
         return self.folder / "task"
+
+    @property
+    def tasks(self) -> list[Path]:
+        """The Harbor tasks that the cell runs: its task folder, or the ones in it when it is a dataset's."""
+        return dataset.folders(self.task)
+
+    @property
+    def n_trials(self) -> int:
+        """Trials of the cell: so many attempts of each task."""
+        return self.config.attempts * len(self.tasks)
 
     @property
     def job(self) -> Path:
@@ -286,7 +297,7 @@ def mark(cell: Cell, state: str, error: str | None, fewer: int = 0) -> None:
     What it had finished stays counted, but for `fewer` trials that are to be run again.
     """
     before = read_json(cell.folder / "status.json") or {}
-    attempts = before.get("attempts") or {"expected": cell.config.attempts, "finished": 0, "by_outcome": {}}
+    attempts = before.get("attempts") or {"expected": cell.n_trials, "finished": 0, "by_outcome": {}}
     attempts["finished"] = max(attempts["finished"] - fewer, 0)
     write_status(cell, state, before.get("outcome"), attempts | {"running": {}}, spent=before.get("spent"), error=error)
 

@@ -18,7 +18,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ptb_runner import menu, test_data
+from ptb_runner import dataset, menu, test_data
 from ptb_runner.config import (
     BACKENDS,
     LAUNCHERS,
@@ -27,6 +27,7 @@ from ptb_runner.config import (
     Kind,
     MissingScore,
     Option,
+    PhaseLimitsConfig,
     options,
     task_env_vars,
     typed,
@@ -243,15 +244,24 @@ def _benchmark(cell: Config) -> Iterator[str]:
             yield f"benchmark.shared: {name!r} is not inside environment/\n  name files relative to it"
     if benchmark.evaluation.limit == 0:
         yield "benchmark.evaluation.limit=0: nothing would be scored\n  -1 scores all"
-    if benchmark.path and benchmark.layers:
-        yield "benchmark.path and benchmark.layers are both set\n  a task is a folder as it is, or rendered from layers"
-    if not benchmark.path and not benchmark.layers:
-        yield "benchmark.path: needs a value\n  type benchmark.path=DIR, a Harbor task folder"
+    given = [f"benchmark.{name}" for name in ("path", "dataset", "layers") if getattr(benchmark, name)]
+    if len(given) > 1:
+        yield f"{' and '.join(given)} are both set\n  a task is a folder as it is, a dataset's, or rendered from layers"
+    if not given:
+        asked = (
+            "dataset=NAME@VERSION, a Harbor dataset" if benchmark.id == "dataset" else "path=DIR, a Harbor task folder"
+        )
+        yield f"benchmark.{asked.partition('=')[0]}: needs a value\n  type benchmark.{asked}"
+    yield from dataset.problems(benchmark)
+    yield from _limits(cell)
     for layer in [*benchmark.layers, *cell.model.layers]:
         if not (TEMPLATES / layer).is_dir():
             yield f"layers: no folder {layer!r} in {TEMPLATES}\n  name a folder of templates/ or an absolute path"
     yield from _post_train(cell) if benchmark.kind is Kind.post_train else ()
-    if benchmark.path:
+    if benchmark.path and dataset.is_folder_of_tasks(Path(benchmark.path)):
+        for folder in dataset.folders(Path(benchmark.path)):
+            yield from _task_folder(folder)
+    elif benchmark.path:
         yield from _task_folder(Path(benchmark.path))
     for name in ("zero_shot", "few_shot", "instruct"):
         for model, score in getattr(benchmark, name).items():
@@ -262,6 +272,23 @@ def _benchmark(cell: Config) -> Iterator[str]:
             f"model={cell.model.id}: benchmark {benchmark.id} cannot be run with it\n"
             f"  model is one of: {', '.join(benchmark.models)}"
         )
+
+
+def _limits(cell: Config) -> Iterator[str]:
+    """Limits that contradict each other, or the prompt."""
+    limits = cell.benchmark.limits
+    if cell.benchmark.kind is Kind.post_train and limits != PhaseLimitsConfig():
+        yield "benchmark.limits: only for kind harbor\n  a post-training agent is told its limit: budget.hours=N"
+    for phase in ("agent", "verifier"):
+        if getattr(limits, f"{phase}_sec") and getattr(limits, f"{phase}_multiplier"):
+            yield (
+                f"benchmark.limits.{phase}_sec and benchmark.limits.{phase}_multiplier are both set\n"
+                "  keep one: an exact limit, or a factor on the task's own"
+            )
+    for name in ("agent.timeout_hours", "budget.hours"):
+        group, _, field = name.partition(".")
+        if limits.agent_sec and getattr(getattr(cell, group), field):
+            yield f"benchmark.limits.agent_sec and {name} are both set\n  keep one"
 
 
 def _post_train(cell: Config) -> Iterator[str]:

@@ -156,6 +156,19 @@ class SnapshotConfig:
 
 
 @dataclass
+class PhaseLimitsConfig:
+    """Limits of the phases of a trial (kind harbor): exact ones in seconds, or factors on the task's own."""
+
+    agent_sec: float | None = option(None, "Seconds that the agent has; null: the task's own.", above=0)
+    agent_multiplier: float | None = option(None, "Factor on the agent's limit.", above=0)
+    agent_setup_multiplier: float | None = option(None, "Factor on the limit of installing the agent.", above=0)
+    verifier_sec: float | None = option(None, "Seconds that the verifier has; null: the task's own.", above=0)
+    verifier_multiplier: float | None = option(None, "Factor on the verifier's limit.", above=0)
+    build_multiplier: float | None = option(None, "Factor on the limit of starting a sandbox.", above=0)
+    multiplier: float = option(1.0, "Factor on every limit that has none of its own.", above=0)
+
+
+@dataclass
 class BenchmarkConfig:
     """A benchmark: the task that is rendered, its limits and its score policy."""
 
@@ -164,7 +177,14 @@ class BenchmarkConfig:
     kind: Kind = option(MISSING, "post_train: train a model, then score it; harbor: a Harbor task as it is.")
     layers: list[str] = option([], "Folders of templates/ (or absolute paths) laid over each other into the task.")
     shared: list[str] = option([], "Files of environment/ that tests/ gets its own copy of.")
-    path: str | None = option(None, "A Harbor task folder to run as it is (kind harbor, no layers).")
+    path: str | None = option(None, "A Harbor task folder, or a folder of such, to run as it is (kind harbor).")
+    dataset: str | None = option(None, "A Harbor dataset, NAME@VERSION, to run as it is (kind harbor).")
+    registry_path: str | None = option(None, "The dataset's registry: a JSON file of Harbor's form.", result=False)
+    registry_url: str | None = option(None, "The same at a URL; null: Harbor's own registry.", result=False)
+    include: list[str] = option([], "Names of the tasks to run, with wildcards; empty: all.")
+    exclude: list[str] = option([], "Names of tasks to leave out, with wildcards.")
+    n_tasks: int | None = option(None, "Tasks to run, the first so many; null: all.", least=1)
+    limits: PhaseLimitsConfig = option(PhaseLimitsConfig, "Limits of the phases of a trial.")
     models: list[str] = option([], "Models that this benchmark can be run with; empty: any.")
     agent_hours: float | None = option(
         None, "Hours that the benchmark gives an agent, the default of budget.hours; null: the task's own.", above=0

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ptb_runner import backend, check, parity
+from ptb_runner import backend, check, dataset, parity
 from ptb_runner.cell import (
     Cell,
     check_unchanged,
@@ -25,7 +25,7 @@ from ptb_runner.cell import (
 )
 from ptb_runner.config import Config, task_env_vars, typed
 from ptb_runner.explain import UsageError
-from ptb_runner.render import agent_hours, render
+from ptb_runner.render import agent_hours, render, verifier_hours
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,16 @@ def _sandbox_problems(config: Config) -> list[str]:
 def _unsupported(task: Path, name: str, config: Config) -> list[str]:
     """Why the backend cannot run a task, and which ones can."""
     kind = config.backend.kind
-    reasons = backend.of(config).unsupported(task, config)
-    what = f"{name}: backend={kind} cannot run it: {'; '.join(reasons)}\n  {backend.others(kind)}"
-    return [what] if reasons else []
+    found = {
+        one.name: reasons for one in dataset.folders(task) if (reasons := backend.of(config).unsupported(one, config))
+    }
+    if not found:
+        return []
+    if not dataset.is_dataset(config.benchmark):
+        return [f"{name}: backend={kind} cannot run it: {'; '.join(*found.values())}\n  {backend.others(kind)}"]
+    first, reasons = next(iter(found.items()))
+    some = f"{name}: backend={kind} cannot run {len(found)} of its tasks, such as {first}: {'; '.join(reasons)}"
+    return [f"{some}\n  leave them out: benchmark.exclude=[{','.join(found)}], or {backend.others(kind)}"]
 
 
 def _before_harbor() -> None:
@@ -151,7 +158,8 @@ def _prepare(config: Config, plain: dict[str, Any], folder: Path, overrides: lis
     shutil.rmtree(rendered, ignore_errors=True)
     try:
         render(config, rendered)
-        _validate(rendered)
+        for task in dataset.folders(rendered):
+            _validate(task, task.relative_to(rendered).as_posix())
         if not config.dry_run and (reasons := _unsupported(rendered, "the rendered task", config)):
             raise UsageError(reasons[0])
         identity = identity_of(plain, rendered)
@@ -165,7 +173,7 @@ def _prepare(config: Config, plain: dict[str, Any], folder: Path, overrides: lis
     if cell.config.parity.id:
         write_json(folder / "parity.json", parity.report(cell.config, cell.task))
     if not (folder / "status.json").exists():
-        attempts = {"expected": cell.config.attempts, "finished": 0, "running": {}, "by_outcome": {}}
+        attempts = {"expected": cell.n_trials, "finished": 0, "running": {}, "by_outcome": {}}
         write_status(cell, "planned", None, attempts)
     return cell
 
@@ -185,7 +193,7 @@ def _refuse_another(folder: Path, identity: dict[str, Any]) -> None:
         check_unchanged(cell)
 
 
-def _validate(task: Path) -> None:
+def _validate(task: Path, name: str) -> None:
     """Harbor's own opinion of the task, before anything is spent."""
     _before_harbor()
     from harbor.lint.compose import ComposeLoadError
@@ -206,7 +214,8 @@ def _validate(task: Path) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         found = found or [_one_line(error).replace(str(task), "task")]
     if found:
-        raise UsageError(f"the task is not valid for Harbor: {'; '.join(found[:3])}")
+        which = "the task" if name == "." else f"the task {name}"
+        raise UsageError(f"{which} is not valid for Harbor: {'; '.join(found[:3])}")
 
 
 def _inside(path: str, task: Path) -> str:
@@ -216,15 +225,15 @@ def _inside(path: str, task: Path) -> str:
 def plan(cell: Cell) -> Plan:
     """What running the cell takes."""
     config = cell.config
-    hours = agent_hours(config), config.benchmark.verifier_hours
+    hours = agent_hours(config), verifier_hours(config)
     longest = sum(value or 0.0 for value in hours)
     return Plan(
         cell=cell,
-        n_trials=config.attempts,
-        sandboxes_at_once=min(config.concurrency, config.attempts),
+        n_trials=cell.n_trials,
+        sandboxes_at_once=min(config.concurrency, cell.n_trials),
         agent_hours=hours[0],
         verifier_hours=hours[1],
-        gpu_hours=config.benchmark.gpus * longest * config.attempts,
+        gpu_hours=config.benchmark.gpus * longest * cell.n_trials,
         keys=keys(config),
         warnings=[*check.warnings(config), *backend.of(config).warnings(config), *parity.deviations(config)],
     )

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner import test_data, upstream
+from ptb_runner import dataset, test_data, upstream
 from ptb_runner.config import Config, ContentKind, TryConfig, task_env_vars
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import TEMPLATES
@@ -33,14 +33,17 @@ NPM = {
 
 
 def render(config: Config, task: Path) -> None:
-    """Write the task folder of a cell to `task`, which must not exist yet.
+    """Write the task folder of a cell to `task`, which must not exist yet; of a dataset, a folder a task below it.
 
-    Raises UsageError when a template asks for something that the configuration does not have.
+    Raises UsageError when a template asks for something that the configuration does not have, or when a dataset
+    cannot be fetched.
     """
+    if dataset.is_dataset(config.benchmark):
+        for name, folder in dataset.tasks(config.benchmark).items():
+            _copy(folder, task / name)
+        return
     if config.benchmark.path:
-        shutil.copytree(
-            config.benchmark.path, task, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__")
-        )
+        _copy(Path(config.benchmark.path), task)
         return
     task.mkdir(parents=True)
     for layer in [*config.benchmark.layers, *config.model.layers, *_kit(config)]:
@@ -54,6 +57,10 @@ def render(config: Config, task: Path) -> None:
     for name in config.benchmark.shared:
         if not theirs or (task / "environment" / name).exists():
             _share(task, name)
+
+
+def _copy(folder: Path, target: Path) -> None:
+    shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
 
 
 def _kit(config: Config) -> list[str]:
@@ -124,10 +131,22 @@ def agent_hours(config: Config) -> float | None:
     """Hours that the agent has: one value for the prompt, the timer and Harbor's limit. None: the task's own.
 
     `agent.timeout_hours` is for one agent; without it `budget.hours` counts, which is the benchmark's own
-    `agent_hours` unless another budget was chosen.
+    `limits.agent_sec` or `agent_hours` unless another budget was chosen.
     """
-    given = (config.agent.timeout_hours, config.budget.hours, config.benchmark.agent_hours)
+    exact = config.benchmark.limits.agent_sec
+    given = (
+        config.agent.timeout_hours,
+        config.budget.hours,
+        None if exact is None else exact / 3600,
+        config.benchmark.agent_hours,
+    )
     return next((hours for hours in given if hours is not None), None)
+
+
+def verifier_hours(config: Config) -> float | None:
+    """Hours that the verifier has; None: the task's own."""
+    exact = config.benchmark.limits.verifier_sec
+    return config.benchmark.verifier_hours if exact is None else exact / 3600
 
 
 def item_limit(config: Config) -> int:

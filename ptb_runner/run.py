@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import re
@@ -29,7 +30,7 @@ from ptb_runner.config import Config, KeepModel, Kind
 from ptb_runner.contained import contain
 from ptb_runner.outcome import SCORED, Outcome, score, trial_record, worst
 from ptb_runner.redact import Redactor
-from ptb_runner.render import agent_hours
+from ptb_runner.render import agent_hours, verifier_hours
 
 if TYPE_CHECKING:
     from harbor.job_plan import JobPlan
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 # Sandboxes that are still there this long after an interrupt are killed without asking their programs.
 INTERRUPT_GRACE_SEC = 1.0
+# Options of a benchmark that stand for those of a task that is run as it is.
+RESOURCES = ("cpus", "memory_mb", "storage_mb", "gpus")
 
 
 class FolderGone(Exception):
@@ -170,17 +173,21 @@ async def _plan(cell: Cell) -> JobPlan:
     """Harbor's plan of the job, with trials named by us and a hand-off folder each."""
     from harbor.job_plan import JobPlan
     from harbor.models.job.lock import build_job_lock
+    from harbor.models.trial.config import EnvironmentConfig
 
     config = _job_config(cell)
     # Harbor plans one attempt, in a thread that no signal ends; the others are the same but for the name.
     plan = await JobPlan.from_config(config.model_copy(update={"n_attempts": 1}), job_id=_job_id(cell))
     plan.config = config
-    trials, attempts = [], Counter[str]()
+    trials, attempts, short = [], Counter[Path](), _short_names(cell)
     for trial in plan.trial_configs * config.n_attempts:
-        task_name = _short_task_name(cell, trial.task.get_task_id().get_name().split("/")[-1])
-        attempts[task_name] += 1
-        name = f"{task_name}__{attempts[task_name]:03d}"
-        trials.append(_with_handoff(cell, trial.model_copy(update={"trial_name": name}, deep=True)))
+        folder = trial.task.path
+        assert folder is not None
+        attempts[folder] += 1
+        own: dict[str, Any] = {"trial_name": f"{short[folder]}__{attempts[folder]:03d}"}
+        if len(short) > 1:  # compose tasks of a dataset need another environment than the rest
+            own["environment"] = EnvironmentConfig.model_validate(_environment(cell, folder))
+        trials.append(_with_handoff(cell, trial.model_copy(update=own, deep=True)))
     plan.trial_configs = trials
     plan.job_lock = build_job_lock(
         config=config, trial_configs=trials, task_download_results=plan.task_download_results
@@ -188,12 +195,21 @@ async def _plan(cell: Cell) -> JobPlan:
     return plan
 
 
-def _short_task_name(cell: Cell, task_name: str) -> str:
-    """The rendered folder is called `task`, which says nothing: name trials after the benchmark, fit for a folder."""
+def _short_names(cell: Cell) -> dict[Path, str]:
+    """What trials are named after, by task folder: a dataset's task, else the benchmark; fit for a folder."""
     own = cell.config.benchmark
-    name = Path(own.path).resolve().name if own.path else own.id
-    chosen = name if task_name == "task" else task_name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", chosen).strip("-.")[:40] or "task"
+    if cell.tasks == [cell.task]:
+        return {cell.task: _short(Path(own.path).resolve().name if own.path else own.id)}
+    names: dict[Path, str] = {}
+    for folder in cell.tasks:
+        name = _short(folder.name)
+        digest = hashlib.sha256(folder.name.encode()).hexdigest()[:6]
+        names[folder] = f"{name[:33]}-{digest}" if name in names.values() else name
+    return names
+
+
+def _short(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:40] or "task"
 
 
 def _job_id(cell: Cell) -> Any:
@@ -215,17 +231,32 @@ def _job_config(cell: Cell) -> JobConfig:
             "n_attempts": config.attempts,
             "n_concurrent_trials": config.concurrency,
             "quiet": True,
-            "environment": _environment(cell),
+            "environment": _environment(cell, cell.tasks[0]),
             "agents": [_agent(config)],
             "verifier": _verifier(config),
-            "tasks": [{"path": cell.task, "source": config.benchmark.id}],
+            "tasks": [{"path": task, "source": config.benchmark.id} for task in cell.tasks],
+            **_multipliers(config),
         }
     )
 
 
-def _environment(cell: Cell) -> dict[str, Any]:
-    environment = backend.of(cell.config).environment(cell.config, cell.task)
-    if (cell.task / "tools").is_dir():
+def _multipliers(config: Config) -> dict[str, float | None]:
+    limits = config.benchmark.limits
+    return {
+        "timeout_multiplier": limits.multiplier,
+        "agent_timeout_multiplier": 1.0 if limits.agent_sec else limits.agent_multiplier,
+        "verifier_timeout_multiplier": 1.0 if limits.verifier_sec else limits.verifier_multiplier,
+        "agent_setup_timeout_multiplier": limits.agent_setup_multiplier,
+        "environment_build_timeout_multiplier": limits.build_multiplier,
+    }
+
+
+def _environment(cell: Cell, task: Path) -> dict[str, Any]:
+    own = cell.config.benchmark
+    environment = backend.of(cell.config).environment(cell.config, task)
+    if not own.layers:  # a rendered task says it itself
+        environment |= {f"override_{name}": value for name in RESOURCES if (value := getattr(own, name))}
+    if own.layers and (cell.task / "tools").is_dir():
         # Programs that run beside the agent but are not the agent's to change.
         tools = {"type": "bind", "source": str(cell.task / "tools"), "target": "/opt/ptb", "read_only": True}
         environment["mounts"] = [tools]
@@ -249,7 +280,7 @@ def _agent(config: Config) -> dict[str, Any]:
 
 
 def _verifier(config: Config) -> dict[str, Any]:
-    hours = config.benchmark.verifier_hours
+    hours = verifier_hours(config)
     return {
         "override_timeout_sec": hours * 3600 if hours is not None else None,
         "env": {name: f"${{{name}}}" for name in config.benchmark.verifier_env_vars},

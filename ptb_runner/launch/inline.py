@@ -73,7 +73,7 @@ def is_over(cell: Cell) -> bool:
     """Whether nothing is left to do for a cell."""
     state = read_json(cell.folder / "status.json") or {}
     finished = state.get("attempts", {}).get("finished", 0)
-    return state.get("state") == "finished" and finished >= cell.config.attempts
+    return state.get("state") == "finished" and finished >= cell.n_trials
 
 
 class _CellLog(logging.Handler):
