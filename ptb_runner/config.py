@@ -450,6 +450,15 @@ class ProgressConfig:
 
 
 @dataclass
+class ReportConfig:
+    """What is said of results."""
+
+    max_error_rate: float = option(
+        0.1, "Share of a dataset's trials without a score above which no mean is given.", least=0, most=1, result=False
+    )
+
+
+@dataclass
 class Config:
     """One cell: benchmark x model x agent x backend, and how it is run."""
 
@@ -470,6 +479,7 @@ class Config:
     sweep: SweepConfig = option(SweepConfig, "How -m becomes cells.", result=False)
     limits: LimitsConfig = option(LimitsConfig, "Caps on what a sweep may spend.", result=False)
     retry: RetryConfig = option(RetryConfig, "What is tried again.", result=False)
+    report: ReportConfig = option(ReportConfig, "What is said of results.", result=False)
     progress: ProgressConfig = option(ProgressConfig, "How progress is shown.", result=False)
 
 

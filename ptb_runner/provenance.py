@@ -47,6 +47,8 @@ def deviations(cell: Cell) -> list[str]:
     if item_limit(config) != -1 and "budget.limit" not in reference:
         found.append(f"scored on {item_limit(config)} items only")
     settled = reference | {"benchmark.path", "benchmark.evaluation.limit"}
+    settled |= {"benchmark.registry_path", "benchmark.registry_url"}  # where it comes from, not what it is
+    settled |= {"benchmark.dataset"} if config.benchmark.id == "dataset" else set()
     changed = {
         key: text
         for text in cell.overrides

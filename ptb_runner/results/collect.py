@@ -23,6 +23,7 @@ from typing import Any
 
 from ptb_runner.cell import SCHEMA_VERSION
 from ptb_runner.explain import UsageError
+from ptb_runner.results import stats
 from ptb_runner.results.leaderboard import page, standings
 from ptb_runner.results.row import Row
 from ptb_runner.results.rows import ENDED, read_rows
@@ -58,6 +59,8 @@ class Collected:
 def collect(folder: Path) -> Collected:
     """Write results.jsonl, results.csv, leaderboard.md and metrics.json into the folder of a sweep or of one cell.
 
+    Where cells ran a dataset stats.txt, too; metrics.json then has their statistics, those of an only cell at its top.
+
     The cells' own files are only read. Raises UsageError when the folder is neither, or cannot be written to.
     """
     rows = read_rows(folder)
@@ -67,14 +70,19 @@ def collect(folder: Path) -> Collected:
     weighted = agent_scores(rows)
     lines = [cell_line(row) for row in rows]
     spent = {key: _sum(line[key] for line in lines) for key in _SUMS}
-    tables = {"leaderboard": entries, "scores": [dataclasses.asdict(one) for one in weighted]}
+    datasets = stats.of_datasets(rows)
+    tables: dict[str, Any] = {"leaderboard": entries, "scores": [dataclasses.asdict(one) for one in weighted]}
+    tables |= {"datasets": datasets} if datasets else {}
     metrics = {"schema_version": SCHEMA_VERSION, **totals, **spent, **tables, "problems": problems}
+    if len(rows) == len(datasets) == 1:
+        metrics = datasets[0] | metrics
     written = {
         "results.jsonl": jsonl(trial_lines(rows)),
         "results.csv": csv_text(lines),
         "leaderboard.md": page(entries, weighted, problems, f"{_headline(**totals, problems=problems)}."),
         "metrics.json": json.dumps(metrics, indent=2, allow_nan=False) + "\n",
     }
+    written |= {"stats.txt": stats.page(datasets)} if datasets else {}
     paths = [_write(folder / name, text) for name, text in written.items()]
     return Collected(folder=folder, paths=paths, **totals, problems=problems)
 
