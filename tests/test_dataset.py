@@ -37,7 +37,7 @@ def registry(shelf: Path, tmp_path: Path) -> Path:
     subprocess.run(["git", "init", "-q", repository], check=True)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "tasks"], check=True)
-    tasks = [{"name": name, "path": f"shelf/{name}"} for name in ("apple", "banana")]
+    tasks: list[dict[str, str | None]] = [{"name": name, "path": f"shelf/{name}"} for name in ("apple", "banana")]
     tasks.append({"name": "cherry", "path": "fruit/cherry", "git_url": repository.as_uri(), "git_commit_id": None})
     rows = [{"name": "fruit", "version": "1.0", "description": "", "tasks": tasks}]
     (tmp_path / "registry.json").write_text(json.dumps(rows))

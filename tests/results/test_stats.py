@@ -29,9 +29,9 @@ def row(tasks: dict[str, list[Any]], attempts: int, **result: Any) -> Row:
     ]
     made = {"tasks": list(tasks), "attempts": attempts, "trials": trials, "max_error_rate": 0.1} | result
     names = ("cell_id", "benchmark", "model", "agent", "backend", "folder", "state")
-    return Row(
-        **{name: name for name in names}, number=3, overrides=[], result=made, gpus=0, runner_error=None, problems=[]
-    )
+    given: dict[str, Any] = {name: name for name in names}
+    given |= {"number": 3, "overrides": [], "result": made, "gpus": 0, "runner_error": None, "problems": []}
+    return Row(**given)
 
 
 @pytest.mark.parametrize(("n", "c"), [(5, 2), (4, 0), (4, 4), (6, 1)])
