@@ -39,9 +39,11 @@ class Evidence:
 
     def interval(self, alpha: float) -> tuple[float | None, float | None]:
         """The differences that are not ruled out at `alpha`; None for an end that so few pairs leave open."""
-        return _end(self.above, alpha / 2, -self.reach, self.reach), _end(
-            self.below, alpha / 2, self.reach, -self.reach
-        )
+        low = _end(self.above, alpha / 2, -self.reach, self.reach)
+        high = _end(self.below, alpha / 2, self.reach, -self.reach)
+        if self.p > alpha:  # no difference has an exact test of its own, and is not ruled out either
+            low, high = low and min(low, 0.0), high and max(high, 0.0)
+        return low, high
 
     def p_equivalent(self, margin: float) -> float:
         """The p-value for "the difference is beyond ±margin": two one-sided tests, the larger one."""

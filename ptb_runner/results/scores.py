@@ -125,12 +125,8 @@ def counted(row: Row, trial: dict[str, Any]) -> float | None:
 
 def awaited(trial: dict[str, Any]) -> list[str]:
     """The judges whose finding about a trial a person has yet to accept or reject."""
-    found = trial.get("judgements") or {}
-    return [
-        judge
-        for judge, said in found.items()
-        if isinstance(said, dict) and said.get("review") is True and not said.get("reviewed")
-    ]
+    review = trial.get("review")
+    return review.get("raised", []) if isinstance(review, dict) and review.get("state") == "awaiting" else []
 
 
 def reviews(row: Row) -> list[str]:
@@ -146,6 +142,8 @@ def unscored(row: Row) -> str | None:
     """Why a cell has no score, in a word; None when it has one."""
     if row.score["final"] is not None:
         return None
+    if reviews(row):
+        return AWAITS_REVIEW
     if row.trials and row.outcome not in SCORED:
         return row.outcome
     return "unreadable" if row.state == "finished" else row.state

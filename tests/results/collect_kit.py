@@ -21,7 +21,7 @@ LATER = "2026-01-02T03:05:05+00:00"
 class Made:
     """What a cell is to be; `trials` holds a reward (scored), an outcome's name, or None (begun, not over) each.
 
-    `judgements` are those of every trial.
+    `review` is that of every trial, as a judge's finding makes it.
     """
 
     trials: Sequence[float | str | None] = (1.0, 1.0)
@@ -39,7 +39,7 @@ class Made:
     saved: bool = True
     weight: float | None = None
     models: Sequence[str] = ()
-    judgements: dict[str, dict[str, Any]] = field(default_factory=dict)
+    review: dict[str, Any] | None = None
 
     @property
     def n_expected(self) -> int:
@@ -86,7 +86,7 @@ def make_cell(folder: Path, made: Made, number: int = 0) -> Path:
         make_trial(folder / "job" / f"{made.benchmark}__{attempt:03d}", outcome)
     over = [attempt for attempt, outcome in enumerate(made.trials, 1) if outcome is not None]
     trials = [trial_record(folder / "job" / f"{made.benchmark}__{attempt:03d}", attempt) for attempt in over]
-    trials = [{**trial, "judgements": made.judgements} for trial in trials]
+    trials = [trial | ({"review": made.review} if made.review else {}) for trial in trials]
     write_status(folder, made, trials, number)
     if made.saved and made.state in ("finished", "cancelled"):
         write_json(folder / "result.json", result(made, trials, number))

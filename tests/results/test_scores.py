@@ -185,25 +185,21 @@ def test_no_weights_no_weighted_score(tmp_path):
 # --- Reviews ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("judgement", "score"),
-    [
-        ({"review": True}, None),
-        ({"review": True, "reviewed": {"decision": "accepted", "by": "me"}}, 0.5),
-        ({"review": False}, 0.5),
-    ],
-)
-def test_a_finding_that_awaits_review_withholds_the_score(tmp_path, judgement, score):
+@pytest.mark.parametrize(("state", "score"), [("awaiting", None), ("accepted", 0.5), ("rejected", 0.5)])
+def test_a_finding_that_awaits_review_withholds_the_score(tmp_path, state, score):
     cells = small()
-    cells[3] = Made(**{**vars(cells[3]), "judgements": {"general": judgement, "api": {"review": False}}})
+    cells[3] = Made(**{**vars(cells[3]), "review": {"state": state, "raised": ["general.general_anomaly"]}})
     (found,) = scores(tmp_path / "s", *cells)
     assert found.score == score
     if score is None:
         assert found.why_none == "without a score: words x big (awaits review)"
         assert found.between is None
-        assert found.awaiting_review == ["cell 3: words__001 (general)"]
+        assert found.awaiting_review == ["cell 3: words__001 (general.general_anomaly)"]
         collect(tmp_path / "s")
-        assert "awaits review: cell 3: words__001 (general)" in (tmp_path / "s" / "leaderboard.md").read_text()
+        assert (
+            "awaits review: cell 3: words__001 (general.general_anomaly)"
+            in (tmp_path / "s" / "leaderboard.md").read_text()
+        )
 
 
 def test_metrics_json_has_the_scores(tmp_path):
