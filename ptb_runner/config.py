@@ -286,6 +286,9 @@ class ParityConfig:
 
     id: str | None = option(None, "Name of the reference; null: none.", result=False)
     title: str = option("", "What the reference is.", result=False)
+    margin: float | None = option(
+        None, "Difference of scores (0 to 1) within which runs count as equivalent; null: none.", above=0, result=False
+    )
     reference: dict[str, Any] = option({}, "Every setting of the reference, as a tree of options.", result=False)
 
 

@@ -26,6 +26,7 @@ def report(config: Config, task: Path) -> dict[str, Any]:
     return {
         "reference": config.parity.id,
         "title": config.parity.title,
+        "margin": config.parity.margin,
         "equal": all(row["equal"] for row in rows),
         "settings": rows,
         "prompt_sha256": hashlib.sha256((task / "instruction.md").read_bytes()).hexdigest(),

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import math
 import os
 import signal
 import threading
@@ -192,6 +193,64 @@ def export(arguments: list[str]) -> int:
     if exported.next:
         out.print(f"next: {exported.next}", markup=False)
     return 0
+
+
+def compare(arguments: list[str]) -> int:
+    """Compare B and more with A, paired by benchmark, model, task and attempt: difference, interval, verdict, settings.
+
+    A sweep, a cell, an export; DIR:AGENT is one agent of a sweep. Exit code: 0, 1 when a gate fails, 2 wrong usage.
+    """
+    from ptb_runner.results.compare import Rules
+    from ptb_runner.results.compare_text import print_report
+    from ptb_runner.results.comparisons import as_json, passed, reports
+    from ptb_runner.results.gate import read_policy
+
+    chosen = _compare_parser().parse_args(arguments)
+    policy = read_policy(chosen.gate) if chosen.gate else None
+    rules = Rules(
+        confidence=chosen.confidence or (policy and policy.confidence) or 0.95,
+        margin=chosen.margin or (policy and policy.margin),
+        over=chosen.over,
+        metric=chosen.metric,
+    )
+    found = reports(chosen.folders, rules, policy, chosen.parity or bool(policy and policy.require_parity))
+    if chosen.json:
+        print(json.dumps(as_json(found, rules, policy is not None), indent=2, allow_nan=False))
+    else:
+        for report in found:
+            print_report(report, console())
+        if policy:
+            console().print(f"gate: {'passed' if passed(found) else 'FAILED'}")
+    return 0 if passed(found) else 1
+
+
+def _compare_parser() -> _Parser:
+    parser = _parser("compare", folder=False)
+    parser.add_argument("folders", nargs="+", metavar="DIR[:AGENT]", help="A, then what is compared with it")
+    parser.add_argument("--margin", type=_between(0, None), help="difference within which A and B are equivalent")
+    parser.add_argument("--confidence", type=_between(0.5, 1), help="of intervals and verdicts; default 0.95")
+    parser.add_argument("--over", choices=["tasks", "attempts"], help="about tasks like these, or these as given")
+    parser.add_argument("--metric", choices=["score", "pass"], default="score", help="final scores, or passes")
+    parser.add_argument("--parity", action="store_true", help="also against the reference of B's +parity=NAME")
+    parser.add_argument("--gate", type=Path, metavar="POLICY", help="a policy file; exit code 1 when it does not hold")
+    parser.add_argument("--json", action="store_true", help="print all of it for programs")
+    return parser
+
+
+def _between(above: float, below: float | None) -> Callable[[str], float]:
+    """A number of the command line, with its bounds."""
+
+    def number(text: str) -> float:
+        words = f"a number above {above:g}{f' and below {below:g}' if below is not None else ''}"
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text}: not {words}") from None
+        if not above < value < (math.inf if below is None else below):
+            raise argparse.ArgumentTypeError(f"{text}: not {words}")
+        return value
+
+    return number
 
 
 # --- Looking ------------------------------------------------------------------------------------------
@@ -388,6 +447,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "stop": stop,
     "resume": resume,
     "collect": collect,
+    "compare": compare,
     "report": report,
     "export": export,
     "doctor": doctor,

@@ -46,6 +46,7 @@ class Difference:
     over: Over
     weighted: bool
     pass_fail: bool
+    mcnemar: bool
     mean_a: float
     mean_b: float
     estimate: float
@@ -67,11 +68,17 @@ class Comparison:
     why: list[str]
     difference: Difference | None
     paired: Paired
+    n_complete: int
     n_missing_a: int
     n_missing_b: int
     n_missing_both: int
     gained: list[Pair]
     lost: list[Pair]
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict with what it is about."""
+        return f"equivalent within ±{self.rules.margin:g}" if self.verdict == "equivalent" else self.verdict
 
 
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
@@ -91,12 +98,18 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         why=why,
         difference=_difference(units(), weights is not None, rules),
         paired=paired,
+        n_complete=missing.count((False, False)),
         n_missing_a=missing.count((True, False)),
         n_missing_b=missing.count((False, True)),
         n_missing_both=missing.count((True, True)),
         gained=[one for before, after, one in passed if after and before is False],
         lost=[one for before, after, one in passed if before and after is False],
     )
+
+
+def units_of(found: Comparison, pairs: list[Pair]) -> Units:
+    """Some of a comparison's pairs, as it takes them."""
+    return _units(pairs, _weights([*found.a.rows, *found.b.rows], pairs), found.rules)
 
 
 # --- From pairs to units ------------------------------------------------------------------------------
@@ -193,6 +206,7 @@ def _difference(units: Units, weighted: bool, rules: Rules) -> Difference | None
         over=units.over,
         weighted=weighted,
         pass_fail=units.pass_fail,
+        mcnemar=found.mcnemar,
         mean_a=units.mean_a,
         mean_b=units.mean_b,
         estimate=found.estimate,

@@ -4,9 +4,9 @@ Everything comes from two functions of a difference: `above`, the p-value for "t
 `below`, for "it is at least this". So an interval, a test of no difference, a test for equivalence and a gate never
 contradict each other.
 
-Scores are tested by flipping the signs of the differences (exactly up to 14 of them, else with 20,000 drawn flips);
-with differences of -1, 0 and 1 that is McNemar's exact test. Pass/fail has Tango's score interval beside it, because
-no difference at all in n pairs does not show that there is none.
+Scores are tested by flipping the signs of the differences (exactly up to 14 of them, else with 20,000 drawn flips).
+Passes and failures are tested with McNemar's exact test, which is the same for them, and have Tango's score interval,
+because no difference at all in n pairs does not show that there is none.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Evidence:
     below: Callable[[float], float]
     reach: float  # beyond this no difference is looked for
     smallest_p: float  # the smallest two-sided p-value that n pairs can come to
+    mcnemar: bool  # whether it is McNemar's exact test with Tango's score test beside it
 
     @property
     def p(self) -> float:
@@ -72,15 +73,10 @@ def evidence(differences: Sequence[float], weights: Sequence[float], pass_fail: 
     if not len(x):
         raise ValueError("no pair")
     w = w / w.sum()
-    tests = [_signs(x, w)]
     single = pass_fail and set(x.tolist()) <= {-1.0, 0.0, 1.0} and np.allclose(w, w[0])
-    if single:
-        interval_of = _tango(int((x == 1).sum()), int((x == -1).sum()), len(x))
-        tests = [_only_at_zero(tests[0], interval_of)]
-    elif pass_fail or np.ptp(x) == 0:
-        # What never varied is no proof that it cannot: as if no pair had differed.
-        centre = 0.0 if pass_fail else float(x[0])
-        tests.append(_shifted(_tango(0, 0, len(x)), centre))
+    tests = [_passes(int((x == 1).sum()), int((x == -1).sum()), len(x)) if single else _signs(x, w)]
+    if not single and not x.any():  # what never differed is no proof that it cannot
+        tests.append(_tango(0, 0, len(x)))
     return Evidence(
         n=len(x),
         estimate=float(w @ x),
@@ -88,6 +84,7 @@ def evidence(differences: Sequence[float], weights: Sequence[float], pass_fail: 
         below=lambda value: max(below(value) for _, below in tests),
         reach=1 - 1e-9 if single else float(2 * np.abs(x).max() + 1),
         smallest_p=min(1.0, 2.0 ** (1 - len(x))),
+        mcnemar=bool(single),
     )
 
 
@@ -119,16 +116,16 @@ def _signs(x: Any, w: Any) -> Tests:
     return above, below
 
 
-def _only_at_zero(exact: Tests, score: Tests) -> Tests:
-    """The exact test where there is one, at no difference; where the score test is stricter, that one."""
+def _passes(gained: int, lost: int, n: int) -> Tests:
+    """McNemar's exact test of no difference, and Tango's score test of any other, where it is stricter of none, too."""
+    from scipy.stats import binom
+
+    above, below = _tango(gained, lost, n)
+    exact = [float(binom.cdf(fewer, gained + lost, 0.5)) for fewer in (lost, gained)]
     return (
-        lambda value: max(score[0](value), exact[0](value) if value == 0 else 0.0),
-        lambda value: max(score[1](value), exact[1](value) if value == 0 else 0.0),
+        lambda value: max(above(value), exact[0] if value == 0 else 0.0),
+        lambda value: max(below(value), exact[1] if value == 0 else 0.0),
     )
-
-
-def _shifted(tests: Tests, centre: float) -> Tests:
-    return lambda value: tests[0](value - centre), lambda value: tests[1](value - centre)
 
 
 def _tango(gained: int, lost: int, n: int) -> Tests:

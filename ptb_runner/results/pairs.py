@@ -154,16 +154,16 @@ def _halves(row: Row, repeat: str, tasks: list[str], value: Value) -> Iterator[t
     by_task = grouped(row.trials, lambda trial: tasks[0] if len(tasks) == 1 else _task(trial, row.benchmark))
     expected = row.score["n_expected"]
     for task in tasks:
-        own = _by_attempt(by_task.get(task, []))
         planned = 1 if expected is None else math.ceil(expected / len(tasks))
+        own = _by_attempt(by_task.get(task, []), planned)
         for attempt in sorted({*range(1, planned + 1), *own}):
             yield (task, repeat, attempt), _half(row, own.get(attempt), value)
 
 
-def _by_attempt(trials: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Trials by the number of their attempt; counted anew where the numbers are not there, or not one each."""
+def _by_attempt(trials: list[dict[str, Any]], planned: int) -> dict[int, dict[str, Any]]:
+    """Trials by the number of their attempt; counted anew where there is none, or where it goes over all tasks."""
     numbers = [number for trial in trials if isinstance(number := trial.get("attempt"), int)]
-    if len(set(numbers)) < len(trials):
+    if len(set(numbers)) < len(trials) or max(numbers, default=0) > planned:
         numbers = list(range(1, len(trials) + 1))
     return dict(zip(numbers, trials, strict=True))
 

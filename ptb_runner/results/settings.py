@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ptb_runner.results.pairs import Side
-from ptb_runner.results.row import Row, Unreadable, is_there, read_bytes, read_json, read_yaml
+from ptb_runner.results.row import Row, Unreadable, is_there, read_bytes, read_json
 from ptb_runner.results.scores import grouped
 
 SHOWN = 400  # bytes of a prompt's difference that are shown
-# What tells two sides apart anyway, or follows from the rest.
-_EXPECTED = ("agent.id", "attempts", "seed", "task_sha256")
+# What tells the sides or the repeats apart anyway.
+_EXPECTED = ("agent.id", "attempts", "seed")
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,17 @@ def differences(a: Side, b: Side) -> Settings:
             if all(values) and values[0] != values[1]:
                 found.setdefault(key, []).append((values[0], values[1]))
     differ = [
-        Setting(key, _distinct(x for one, _ in pairs for x in one), _distinct(x for _, one in pairs for x in one), len(pairs))
+        Setting(
+            key,
+            _distinct(x for one, _ in pairs for x in one),
+            _distinct(x for _, one in pairs for x in one),
+            len(pairs),
+        )
         for key, pairs in found.items()
     ]
-    unknown = [f"{side.folder}/{row.folder}" for side in (a, b) for row in side.rows if not _identity(side.folder, row.folder)]
+    unknown = [
+        f"{side.folder}/{row.folder}" for side in (a, b) for row in side.rows if not _identity(side.folder, row.folder)
+    ]
     return Settings(differ, unknown)
 
 
@@ -84,9 +93,8 @@ def _known(side: Side, row: Row) -> dict[str, Any]:
 def _identity(folder: Path, name: str) -> dict[str, Any]:
     """The identity that cell.yaml holds; {} where there is none."""
     try:
-        found = read_yaml("cell.yaml", read_bytes(folder / name / "cell.yaml"))
-        return dict(found["identity"])
-    except (Unreadable, KeyError, TypeError, ValueError):
+        return dict(yaml.load(read_bytes(folder / name / "cell.yaml"), yaml.CSafeLoader)["identity"])
+    except (Unreadable, yaml.YAMLError, KeyError, TypeError, ValueError):
         return {}
 
 
@@ -179,18 +187,25 @@ def _prompt(side: Side, row: Row) -> bytes | None:
 def _prompts(place: str, a: bytes | None, b: bytes | None) -> Prompts:
     if a is None or b is None:
         return Prompts(place, None if a is None else len(a), None if b is None else len(b), None, "")
-    lines = [text.decode(errors="replace").splitlines(keepends=True) for text in (a, b)]
-    parts = [line for line in difflib.unified_diff(*lines, "a", "b", n=0) if not line.startswith(("---", "+++", "@@"))]
+    ours, theirs = (text.decode(errors="replace").splitlines(keepends=True) for text in (a, b))
+    changed = difflib.unified_diff(ours, theirs, n=0)
+    parts = [line for line in changed if not line.startswith(("---", "+++", "@@"))]
     return Prompts(place, len(a), len(b), _bytes_differing(a, b), "".join(parts)[:SHOWN])
 
 
 def _bytes_differing(a: bytes, b: bytes) -> int:
-    """Bytes of either that the other has not: lines first, then within the lines that were changed."""
+    """Bytes of either that the other has not: in lines that were changed, without what these begin and end alike."""
     total = 0
     ours, theirs = a.splitlines(keepends=True), b.splitlines(keepends=True)
     for kind, i, j, k, m in difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
         if kind != "equal":
             old, new = b"".join(ours[i:j]), b"".join(theirs[k:m])
-            same = sum(block.size for block in difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks())
-            total += len(old) + len(new) - 2 * same
+            begin = _alike(old, new)
+            end = _alike(old[begin:][::-1], new[begin:][::-1])
+            total += len(old) + len(new) - 2 * (begin + end)
     return total
+
+
+def _alike(a: bytes, b: bytes) -> int:
+    """With how many bytes both begin."""
+    return next((at for at, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))

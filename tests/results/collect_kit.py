@@ -21,7 +21,7 @@ LATER = "2026-01-02T03:05:05+00:00"
 class Made:
     """What a cell is to be; `trials` holds a reward (scored), an outcome's name, or None (begun, not over) each.
 
-    `review` is that of every trial, as a judge's finding makes it.
+    `review` is that of every trial, as a judge's finding makes it; `tasks` are those of the trials, if they differ.
     """
 
     trials: Sequence[float | str | None] = (1.0, 1.0)
@@ -40,6 +40,8 @@ class Made:
     weight: float | None = None
     models: Sequence[str] = ()
     review: dict[str, Any] | None = None
+    tasks: Sequence[str] = ()
+    identity: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n_expected(self) -> int:
@@ -87,6 +89,7 @@ def make_cell(folder: Path, made: Made, number: int = 0) -> Path:
     over = [attempt for attempt, outcome in enumerate(made.trials, 1) if outcome is not None]
     trials = [trial_record(folder / "job" / f"{made.benchmark}__{attempt:03d}", attempt) for attempt in over]
     trials = [trial | ({"review": made.review} if made.review else {}) for trial in trials]
+    trials = [trial | {"task": task} for trial, task in zip(trials, made.tasks, strict=True)] if made.tasks else trials
     write_status(folder, made, trials, number)
     if made.saved and made.state in ("finished", "cancelled"):
         write_json(folder / "result.json", result(made, trials, number))
@@ -117,7 +120,7 @@ def cell_yaml(made: Made, number: int) -> str:
         "created_at": LATER,
         "overrides": list(made.overrides),
         "config": config,
-        "identity": {f"agent.options.{key}": value for key, value in made.options.items()},
+        "identity": {f"agent.options.{key}": value for key, value in made.options.items()} | made.identity,
     }
     return yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False, width=120)
 
