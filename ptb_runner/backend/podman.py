@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_runner.backend import host_folder
+from ptb_runner.cell import Cell
 from ptb_runner.config import Config, PodmanConfig, PodmanNetwork
 from ptb_runner.render import agent_hours
 from ptb_runner.sandbox import podman_machine, podman_nested
@@ -18,8 +19,15 @@ from ptb_runner.sandbox.podman_cli import Podman
 TRANSFER_HOURS = 2.0  # what lies between the phases: uploads, collecting, downloads
 COMPOSE = "docker-compose.yaml"
 
-handoff, make_handoff = host_folder.handoff, host_folder.make_handoff
-settle_handoff, fetch_commands = host_folder.settle_handoff, host_folder.fetch_commands
+handoff, make_handoff, fetch_commands = host_folder.handoff, host_folder.make_handoff, host_folder.fetch_commands
+
+
+def settle_handoff(cell: Cell, trial: str, keep: bool) -> None:
+    host_folder.settle_handoff(cell, trial, keep)
+    left = cell.handoff / trial
+    if not keep and left.exists():
+        # A container that was killed left files of its other users, whom only podman's user namespace knows.
+        Podman(_variables(_backend(cell.config))).now("unshare", "rm", "-rf", str(left))
 
 
 def environment(config: Config, task: Path) -> dict[str, Any]:

@@ -61,3 +61,25 @@ def test_another_user_of_the_container_leaves_what_we_can_read_and_delete(home):
     assert as_user("rm", "-r", str(home / "run" / "job")).returncode == 0
     assert Cell(home / "run").outcomes == ["scored"]
     assert as_user("podman", "ps", "-aq").stdout == ""
+
+
+SETTLE = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from ptb_runner.backend import podman
+from ptb_runner.config import PodmanConfig
+cell = SimpleNamespace(handoff=Path(sys.argv[1]), config=SimpleNamespace(backend=PodmanConfig()))
+podman.settle_handoff(cell, "mine__001", keep=False)
+"""
+
+
+def test_a_hand_off_that_a_killed_container_left_is_removed(home):
+    place = home / "cell" / "handoff" / "mine__001"
+    made = f"mkdir -p {place}/final_model && echo x > {place}/final_model/weights"
+    others = f"podman unshare sh -c 'chown -R 1001:1001 {place}/final_model && chmod 700 {place}/final_model'"
+    assert as_user("sh", "-c", f"{made} && {others}").returncode == 0
+    assert as_user("rm", "-rf", str(place)).returncode != 0
+    done = as_user(sys.executable, "-c", SETTLE, str(place.parent))
+    assert done.returncode == 0, done.stderr
+    assert not place.exists()
