@@ -18,7 +18,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ptb_runner import dataset, menu, test_data
+from ptb_runner import dataset, hf_cache, menu, test_data
 from ptb_runner.config import (
     BACKENDS,
     LAUNCHERS,
@@ -87,7 +87,7 @@ def warnings(cell: Config) -> list[str]:
             "test data is not downloaded: the agent gets no check against contamination; "
             f"first: ptb cache test-data benchmark={cell.benchmark.id}"
         )
-    return found
+    return found + ([absent] if (absent := hf_cache.missing(cell)) else [])
 
 
 def _unknown_keys(config: DictConfig, known: Sequence[Option]) -> Iterator[str]:

@@ -300,6 +300,12 @@ class BackendConfig:
     keep_model: KeepModel = option(
         KeepModel.scored, "Which final_model folders stay in the cell's folder: never, scored or always.", result=False
     )
+    hf_cache: str | None = option(
+        "auto",
+        "Where sandboxes find models and data sets of the hub, read-only: a host folder (on Modal, a volume) that "
+        "`ptb cache hf` fills; auto: its usual one; null: they download everything.",
+        result=False,
+    )
     usd_per_gpu_hour: float = option(0.0, "Price of one GPU for one hour (dollars).", least=0, result=False)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from ptb_runner import backend
+from ptb_runner import backend, hf_cache
 from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Kind
 from ptb_runner.outcome import SCORED, Outcome
@@ -51,6 +51,7 @@ def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
         "network": config.benchmark.network.name if config.benchmark.layers else none,
         "keys": ", ".join(f"{name} ({'found' if ok else 'missing'})" for name, ok in plan.keys.items())
         or "none needed",
+        "hub cache": hf_cache.describe(config),
         "cost ceiling": f"{plan.gpu_hours:g} GPU-hours",
         "task": str(plan.cell.task),
     }
@@ -169,6 +170,51 @@ def next_command(result: dict[str, Any], folder: Path) -> str:
 
 def _number(value: float | None) -> str:
     return "null" if value is None else f"{value:.4f}"
+
+
+# --- Downloads ----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def downloads(interval_sec: float, out: Console) -> Iterator[Callable[[hf_cache.Progress], None]]:
+    """Something to be told how far downloads are: bars on a terminal, lines every `interval_sec` elsewhere."""
+    if not out.is_terminal:
+        said = dict[str, float]()
+
+        def tell(progress: hf_cache.Progress) -> None:
+            before = said.setdefault(progress.name, time.monotonic())
+            if progress.over or time.monotonic() - before >= interval_sec:
+                said[progress.name] = time.monotonic()
+                out.print(_download(progress), markup=False)
+
+        yield tell
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=out) as bars:
+        known: dict[str, Any] = {}
+
+        def move(progress: hf_cache.Progress) -> None:
+            if progress.name not in known:
+                known[progress.name] = bars.add_task(progress.name)
+            # A bar without any bytes would look as if nothing had come of it.
+            total, done = (progress.total, progress.done) if progress.total else (1, 1)
+            bars.update(known[progress.name], total=total, completed=done)
+
+        yield move
+
+
+def _download(progress: hf_cache.Progress) -> str:
+    if progress.over:
+        return f"{progress.name}: {'downloaded ' + _size(progress.total) if progress.total else 'is there'}"
+    return f"{progress.name}: {_size(progress.done)} of {_size(progress.total)}"
+
+
+def _size(count: int) -> str:
+    from rich.filesize import decimal
+
+    return decimal(count)
 
 
 # --- Sweeps -------------------------------------------------------------------------------------------

@@ -52,6 +52,19 @@ def compose(overrides: list[str]) -> Config:
         raise UsageError(explain(error, [str(CONF)])) from error
 
 
+def compose_all(overrides: list[str]) -> list[Config]:
+    """The configurations of all combinations that some overrides give, as `-m` would run them. Raises UsageError."""
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    from ptb_runner.expand import expand
+
+    try:
+        return [compose(cell) for cell in expand(overrides, OmegaConf.create({"zip": [], "file": None}))]
+    except HydraException as error:
+        raise UsageError(explain(error, [str(CONF)])) from error
+
+
 def _disk(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free / 1e9
     try:

@@ -428,15 +428,41 @@ def clean(arguments: list[str]) -> int:
 
 
 def cache(arguments: list[str]) -> int:
-    """Download what runs can use more than once: `test-data benchmark=NAME`, for the check against contamination."""
+    """Download what runs can use more than once.
+
+    `hf` fetches the models and data sets that cells need of the hub, `test-data` a benchmark's test items for the
+    check against contamination.
+    """
+    parser = _parser("cache", folder=False)
+    parser.add_argument("what", choices=["hf", "test-data"], help="models and data sets, or test items")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for example benchmark=gsm8k,humaneval")
+    chosen = parser.parse_args(arguments)
+    return _cache_hf(chosen.overrides) if chosen.what == "hf" else _cache_test_data(chosen.overrides)
+
+
+def _cache_test_data(overrides: list[str]) -> int:
     from ptb_runner import test_data
     from ptb_runner.doctor import compose
 
-    parser = _parser("cache", folder=False)
-    parser.add_argument("what", choices=["test-data"], help="the test items of a benchmark")
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for example benchmark=gsm8k")
-    path, count = test_data.download(compose(parser.parse_args(arguments).overrides))
+    path, count = test_data.download(compose(overrides))
     console().print(f"wrote {count} items to {path}", markup=False)
+    return 0
+
+
+def _cache_hf(overrides: list[str]) -> int:
+    from ptb_runner import backend, display, hf_cache
+    from ptb_runner.doctor import compose_all
+
+    configs = compose_all(overrides)
+    if len({config.backend.kind for config in configs}) > 1:
+        raise UsageError("ptb cache hf: fills the cache of one backend\n  type the command once for each backend")
+    if configs[0].backend.hf_cache is None:
+        raise UsageError("backend.hf_cache=null: says that there is no cache\n  leave it out, or name a place")
+    out, needed = console(), hf_cache.wanted(configs)
+    with display.downloads(configs[0].progress.interval_sec, out) as show:
+        place = backend.of(configs[0]).fill_hf_cache(configs[0], needed, show)
+    out.print(f"hub cache: {len(needed)} repositories in {place}" if needed else "these cells need nothing of the hub")
+    out.print(f"next: ptb {' -m' if len(configs) > 1 else ''}{' '.join(overrides)}".replace("  ", " "), markup=False)
     return 0
 
 

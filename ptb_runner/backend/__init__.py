@@ -6,12 +6,13 @@ A new backend is a module here, a configuration class in config.py and a file in
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from ptb_runner.cell import Cell
 from ptb_runner.config import Config
+from ptb_runner.hf_cache import Progress, Repository
 
 MODULES = {kind: f"ptb_runner.backend.{kind}" for kind in ("bubblewrap", "podman", "docker")}
 
@@ -67,6 +68,11 @@ class Backend(Protocol):
     @staticmethod
     def fetch_commands(cell: Cell) -> list[str]:
         """The commands that bring kept hand-offs into the cell's folder, where they are elsewhere."""
+        ...
+
+    @staticmethod
+    def fill_hf_cache(config: Config, wanted: list[Repository], show: Callable[[Progress], Any]) -> str:
+        """Download what the backend's hub cache lacks of some repositories, and say in words where it is."""
         ...
 
     @staticmethod

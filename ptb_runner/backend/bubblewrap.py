@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ptb_runner import hf_cache
 from ptb_runner.backend import host_folder
 from ptb_runner.config import BubblewrapConfig, Config
 from ptb_runner.sandbox import bubblewrap
@@ -13,10 +14,13 @@ from ptb_runner.sandbox import bubblewrap
 kill_all = bubblewrap.kill_all
 handoff, make_handoff = host_folder.handoff, host_folder.make_handoff
 settle_handoff, fetch_commands = host_folder.settle_handoff, host_folder.fetch_commands
+fill_hf_cache = hf_cache.fill_host
 
 
 def environment(config: Config, task: Path) -> dict[str, Any]:
-    return {"import_path": "ptb_runner.sandbox.bubblewrap:BubblewrapEnvironment", "kwargs": _kwargs(config)}
+    cached = hf_cache.section(config)
+    kwargs = _kwargs(config) | cached.pop("kwargs", {})
+    return {"import_path": "ptb_runner.sandbox.bubblewrap:BubblewrapEnvironment", "kwargs": kwargs, **cached}
 
 
 def _kwargs(config: Config) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ptb_runner import hf_cache
 from ptb_runner.backend import host_folder
 from ptb_runner.config import Config, DockerConfig
 from ptb_runner.sandbox.engine_labels import LABEL, is_dead
@@ -16,13 +17,16 @@ IMAGE_KINDS = ("Dockerfile", "docker-compose.yaml")
 
 handoff, make_handoff = host_folder.handoff, host_folder.make_handoff
 settle_handoff, fetch_commands = host_folder.settle_handoff, host_folder.fetch_commands
+fill_hf_cache = hf_cache.fill_host
 
 
 def environment(config: Config, task: Path) -> dict[str, Any]:
+    cached = hf_cache.section(config)
     return {
         "import_path": "ptb_runner.sandbox.podman_compose:DockerCompose",
         "delete": False,
-        "kwargs": {"image": _image(config)},
+        "kwargs": {"image": _image(config), **cached.pop("kwargs", {})},
+        **cached,
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ptb_runner import hf_cache
 from ptb_runner.backend import host_folder
 from ptb_runner.cell import Cell
 from ptb_runner.config import Config, PodmanConfig, PodmanNetwork
@@ -20,6 +21,7 @@ TRANSFER_HOURS = 2.0  # what lies between the phases: uploads, collecting, downl
 COMPOSE = "docker-compose.yaml"
 
 handoff, make_handoff, fetch_commands = host_folder.handoff, host_folder.make_handoff, host_folder.fetch_commands
+fill_hf_cache = hf_cache.fill_host
 
 
 def settle_handoff(cell: Cell, trial: str, keep: bool) -> None:
@@ -32,10 +34,13 @@ def settle_handoff(cell: Cell, trial: str, keep: bool) -> None:
 
 def environment(config: Config, task: Path) -> dict[str, Any]:
     backend = _backend(config)
+    cached = hf_cache.section(config)
     kwargs: dict[str, Any] = {"image": _image(backend), "host_network": _on_host_network(backend)}
+    kwargs |= cached.pop("kwargs", {})
     if is_compose(task):
         os.environ.update(_variables(backend))  # Harbor's podman is started with this process's environment
-        return {"import_path": "ptb_runner.sandbox.podman_compose:PodmanCompose", "delete": False, "kwargs": kwargs}
+        own = {"import_path": "ptb_runner.sandbox.podman_compose:PodmanCompose", "delete": False}
+        return {**own, "kwargs": kwargs, **cached}
     kwargs |= {
         "variables": _variables(backend),
         "pull_tries": backend.pull_tries,
@@ -45,7 +50,7 @@ def environment(config: Config, task: Path) -> dict[str, Any]:
         "lifetime_sec": lifetime_sec(config, task),
         **({"scratch_dir": backend.scratch_dir} if backend.scratch_dir else {}),
     }
-    return {"import_path": "ptb_runner.sandbox.podman:PodmanEnvironment", "kwargs": kwargs}
+    return {"import_path": "ptb_runner.sandbox.podman:PodmanEnvironment", "kwargs": kwargs, **cached}
 
 
 def _backend(config: Config | None) -> PodmanConfig:

@@ -20,6 +20,7 @@ from harbor.environments.options import EnvironmentOptions
 from harbor.models.task.config import TaskOS
 from pydantic import Field
 
+from ptb_runner.hf_cache import READ_ONLY
 from ptb_runner.sandbox import bwrap, scratch
 from ptb_runner.sandbox.box import Box, kill_all
 from ptb_runner.sandbox.environment import HANDOFF, JobsEnvironment
@@ -49,6 +50,9 @@ class BubblewrapOptions(EnvironmentOptions):
     )
     read_only_paths: list[Path] = Field(
         default_factory=list, description="More host folders to see, read-only, at their own paths."
+    )
+    hf_repositories: list[Path] = Field(
+        default_factory=list, description="Repositories of a host's hub cache to see, read-only."
     )
 
 
@@ -155,12 +159,14 @@ class BubblewrapEnvironment(JobsEnvironment):
             if self._box.pid:
                 self._scratch.record(self._box.pid)
             await self._upload_loose_files()
+            await self._lay_hf_cache(self.options.hf_repositories)
         except BaseException:
             await asyncio.shield(self.stop(delete=True))
             raise
 
     def _layout(self, folder: Path) -> bwrap.Layout:
         mounts = [bwrap.Mount(path, str(path)) for path in self.options.read_only_paths]
+        mounts += [bwrap.Mount(path, f"{READ_ONLY}/{path.name}") for path in self.options.hf_repositories]
         for mount in self._host_mounts:
             source = Path(mount["source"])
             if not source.exists():

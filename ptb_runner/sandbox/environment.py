@@ -11,12 +11,15 @@ from typing import override
 from harbor.environments.base import BaseEnvironment, ExecResult, OutputStream
 from harbor.utils.path_filter import filter_paths_by_patterns
 
+from ptb_runner import hf_cache
+from ptb_runner.paths import TEMPLATES
 from ptb_runner.sandbox import transfer
 from ptb_runner.sandbox.jobs import Command, Jobs
 from ptb_runner.sandbox.output import Listener
 
 HANDOFF = "/handoff"
 TRANSFER_SEC = 3600
+HF_LAYER = TEMPLATES / "sandbox" / "hf_layer.sh"
 # GNU tar's exit code 1: some files changed, shrank or vanished meanwhile. The archive is whole all the same.
 TAR_OK = (0, 1)
 
@@ -129,6 +132,14 @@ class JobsEnvironment(BaseEnvironment):
         if refused:
             self.logger.warning(f"left out of the copy of {source}: {'; '.join(refused[:20])}")
 
+    async def _lay_hf_cache(self, repositories: Sequence[Path]) -> None:
+        """Give the sandbox a hub cache of its own over the repositories that it sees."""
+        if not repositories:
+            return
+        code, _, said = await self._running().run(self._of_root(hf_layer()), TRANSFER_SEC)
+        if code != 0:
+            raise RuntimeError(f"the sandbox's hub cache cannot be made: {said.strip()}")
+
     async def _feed(self, script: str, write: Callable[[int], object]) -> None:
         with _in_time("upload"):
             code, said = await self._running().feed(self._of_root(script), write, TRANSFER_SEC)
@@ -143,6 +154,11 @@ class JobsEnvironment(BaseEnvironment):
             reason = said.strip() if code not in TAR_OK and said.strip() else f"exit code {code}, {result!r}"
             raise RuntimeError(f"download of {source} failed: {reason}")
         return result
+
+
+def hf_layer() -> str:
+    """The shell command that makes it: for shells that take a command, not a file."""
+    return f"set -- {hf_cache.READ_ONLY} {hf_cache.HOME}\n{HF_LAYER.read_text()}"
 
 
 @contextlib.contextmanager

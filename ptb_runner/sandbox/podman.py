@@ -23,6 +23,7 @@ from harbor.models.task.config import TaskOS
 from harbor.models.trial.config import ResourceMode
 from pydantic import Field
 
+from ptb_runner.hf_cache import READ_ONLY
 from ptb_runner.sandbox import podman_images
 from ptb_runner.sandbox.engine_labels import labels
 from ptb_runner.sandbox.environment import HANDOFF, JobsEnvironment
@@ -47,6 +48,9 @@ class PodmanOptions(EnvironmentOptions):
     lifetime_sec: int | None = Field(default=None, description="Seconds after which podman ends a container.")
     run_args: list[str] = Field(default_factory=list, description="Further arguments of `podman run`.")
     scratch_dir: Path | None = Field(default=None, description="Host folder for what runner and container share.")
+    hf_repositories: list[Path] = Field(
+        default_factory=list, description="Repositories of a host's hub cache to see, read-only."
+    )
     handoff: Path | None = Field(
         default=None,
         description="Host folder seen as /handoff, writable for the agent and read-only for a separate verifier.",
@@ -182,6 +186,7 @@ class PodmanEnvironment(JobsEnvironment):
         mounts = [(Path(mount["source"]), mount["target"], mount.get("read_only")) for mount in self._host_mounts]
         if self.options.handoff:
             mounts.append((self.options.handoff.resolve(), HANDOFF, not self._is_agents))
+        mounts += [(path.resolve(), f"{READ_ONLY}/{path.name}", True) for path in self.options.hf_repositories]
         options = []
         for source, target, read_only in mounts:
             source.mkdir(parents=True, exist_ok=True) if not source.exists() else None
@@ -201,6 +206,7 @@ class PodmanEnvironment(JobsEnvironment):
             await self._upload(
                 self.environment_dir, self.workdir or await self._image_workdir(), lambda name: name != ".gitkeep"
             )
+        await self._lay_hf_cache(self.options.hf_repositories)
 
     def _has_loose_files(self) -> bool:
         if not self._enable_environment_dir_upload or self._has_dockerfile or not self.environment_dir.is_dir():

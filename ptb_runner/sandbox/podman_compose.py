@@ -20,8 +20,9 @@ from harbor.environments.docker.docker import DockerEnvironment, DockerOptions
 from harbor.environments.podman import PodmanEnvironment as HarborPodman
 from pydantic import Field
 
+from ptb_runner.hf_cache import READ_ONLY
 from ptb_runner.sandbox.engine_labels import labels
-from ptb_runner.sandbox.environment import HANDOFF
+from ptb_runner.sandbox.environment import HANDOFF, hf_layer
 
 
 class ComposeOptions(DockerOptions):
@@ -31,6 +32,9 @@ class ComposeOptions(DockerOptions):
     image: str | None = Field(default=None, description="Image of tasks without one.")
     handoff: Path | None = Field(
         default=None, description="Host folder seen as /handoff, writable for the agent and read-only for a verifier."
+    )
+    hf_repositories: list[Path] = Field(
+        default_factory=list, description="Repositories of a host's hub cache to see, read-only."
     )
 
 
@@ -103,10 +107,14 @@ class DockerCompose(DockerEnvironment):
         super().__init__(*args, **{name: value for name, value in kwargs.items() if name not in own})
         if self.options.handoff:
             is_agents = self.session_id.endswith("__env") and "__verifier__" not in self.session_id
-            source = str(self.options.handoff.resolve())
-            self._host_mounts.append(
-                {"type": "bind", "source": source, "target": HANDOFF, "read_only": not is_agents}  # type: ignore[typeddict-item]
-            )
+            self._mount(self.options.handoff, HANDOFF, read_only=not is_agents)
+        for path in self.options.hf_repositories:
+            self._mount(path, f"{READ_ONLY}/{path.name}", read_only=True)
+
+    def _mount(self, source: Path, target: str, *, read_only: bool) -> None:
+        self._host_mounts.append(
+            {"type": "bind", "source": str(source.resolve()), "target": target, "read_only": read_only}  # type: ignore[typeddict-item]
+        )
 
     @property
     @override
@@ -122,6 +130,14 @@ class DockerCompose(DockerEnvironment):
         if command[:1] == ["down"]:
             command = ["down", "--volumes", "--timeout", "0"]  # and never --rmi: another trial may need the image
         return await super()._run_docker_compose_command(command, *args, **kwargs)
+
+    @override
+    async def start(self, force_build: bool) -> None:
+        await super().start(force_build)
+        if self.options.hf_repositories:
+            done = await self.exec(hf_layer(), cwd="/", user="root")
+            if done.return_code != 0:
+                raise RuntimeError(f"the sandbox's hub cache cannot be made: {done.stderr or done.stdout}")
 
     @override
     async def stop(self, delete: bool) -> None:
