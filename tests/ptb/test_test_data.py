@@ -109,4 +109,4 @@ def test_with_items_the_task_holds_them_above_the_workspace(ptb, asked, tmp_path
     assert done.returncode == 1, done.stderr  # it reads what was downloaded
     assert "RUN mv contamination_check.py test_data.json .." in (task / "environment/Dockerfile").read_text()
     ran = ptb("benchmark=gsm8k", "dry_run=true", "hydra.run.dir=run")
-    assert "ptb cache" not in ran.out
+    assert "ptb cache test-data" not in ran.out
