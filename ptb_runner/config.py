@@ -416,6 +416,26 @@ class SlurmConfig(LauncherConfig):
 
 
 @dataclass
+class ModalLauncherConfig(LauncherConfig):
+    """In Modal functions, one call a cell: the machine that starts them may go to sleep."""
+
+    kind: str = option("modal", "Which launcher.", result=False)
+    cpus: float = option(1.0, "CPU cores of a runner; sandboxes have their own.", above=0, result=False)
+    memory_mb: int = option(2048, "Memory of a runner (MiB).", least=256, result=False)
+    max_cells: int | None = option(None, "Cells of a sweep that run at once; null: all of them.", least=1, result=False)
+    timeout_hours: float = option(24.0, "Time that a cell may take (hours).", above=0.5, most=24, result=False)
+    secrets: list[str] = option(
+        [], "Names of secrets that Modal holds, with keys that are not set on this machine.", result=False
+    )
+    sync_sec: float = option(15.0, "Seconds between copies of the results to their volume.", above=0, result=False)
+    wait: bool = option(True, "Wait until all cells are over; false returns at once.", result=False)
+    on_interrupt: OnInterrupt = option(
+        OnInterrupt.leave, "What Ctrl-C does to the cells: leave them running, or cancel them.", result=False
+    )
+    poll_sec: float = option(10.0, "Seconds between questions to Modal.", above=0, result=False)
+
+
+@dataclass
 class SweepConfig:
     """How a command line with -m becomes cells."""
 
@@ -502,6 +522,7 @@ LAUNCHERS: dict[str, type[LauncherConfig]] = {
     "debug": DebugConfig,
     "submitit_local": SubmititLocalConfig,
     "slurm": SlurmConfig,
+    "modal": ModalLauncherConfig,
 }
 GROUPS = ("benchmark", "model", "agent", "backend", "budget", "content", "pins", "launcher")
 

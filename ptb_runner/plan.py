@@ -23,7 +23,7 @@ from ptb_runner.cell import (
     write_json,
     write_status,
 )
-from ptb_runner.config import Config, task_env_vars, typed
+from ptb_runner.config import Config, ModalLauncherConfig, task_env_vars, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.render import agent_hours, render, verifier_hours
 
@@ -46,7 +46,7 @@ def preflight(config: Config) -> list[str]:
     """What the cell needs of this machine and does not find; nothing is created or launched."""
     return [
         *check.backend_refusals(config),
-        *_missing_keys(config),
+        *([] if _has_secrets_elsewhere(config) else _missing_keys(config)),
         *_agent_class(config),
         *_sandbox_problems(config),
     ]
@@ -56,6 +56,12 @@ def keys(config: Config) -> dict[str, bool]:
     """The names of the variables that the cell needs, and whether each is set; never a value."""
     names = [*config.agent.env_vars, *task_env_vars(config), *config.benchmark.verifier_env_vars]
     return {name: bool(os.environ.get(name)) for name in dict.fromkeys(names)}
+
+
+def _has_secrets_elsewhere(config: Config) -> bool:
+    """Whether Modal may have the keys; the cell's function looks for them before anything is spent."""
+    launcher = config.launcher
+    return isinstance(launcher, ModalLauncherConfig) and bool(launcher.secrets) and "MODAL_IS_REMOTE" not in os.environ
 
 
 def _missing_keys(config: Config) -> list[str]:

@@ -106,9 +106,7 @@ def stop(arguments: list[str]) -> int:
     folder = chosen.folder.resolve()
     found = _cells_of(folder)
     if _is_sweep(folder) and found[0].config.launcher.kind in launch.IN_JOBS:
-        from ptb_runner.launch import submitit
-
-        busy = [folder / str(number) for number in submitit.cancel(folder)]
+        busy = [folder / str(number) for number in launch.cancel(folder, found[0].config.launcher.kind)]
     else:
         busy = _stop_here(found)
     out = console()
@@ -144,6 +142,8 @@ def collect(arguments: list[str]) -> int:
     from ptb_runner.results.collect import collect as collect_results
 
     chosen = _parser("collect").parse_args(arguments)
+    if (chosen.folder / "sweep.yaml").exists():
+        launch.refresh(chosen.folder, read_sweep(chosen.folder)["launcher"])
     collected = collect_results(chosen.folder)
     out = console()
     for problem in collected.problems:
@@ -330,6 +330,7 @@ def logs(arguments: list[str]) -> int:
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the cell is over")
     chosen = parser.parse_args(arguments)
     cell, trial = _which(chosen.folder, chosen.which, "logs")
+    elsewhere = launch.bring(cell)
     if trial:
         folder = cell / "job" / trial
         if not folder.is_dir():
@@ -338,7 +339,7 @@ def logs(arguments: list[str]) -> int:
         paths = [folder / "trial.log", *sorted(folder.glob("agent/*.txt")), folder / "verifier" / "test-stdout.txt"]
     else:
         paths = [cell / "runner.log"]
-    _print_files(paths, cell if chosen.follow else None)
+    _print_files(paths, cell if chosen.follow else None, elsewhere)
     return 0
 
 
@@ -354,11 +355,14 @@ def _which(folder: Path, which: str, verb: str) -> tuple[Path, str]:
     return folder / number, trial
 
 
-def _print_files(paths: list[Path], until_over: Path | None) -> None:
-    """Print files one after another; with `until_over` go on with what is added, until that cell is not running."""
+def _print_files(paths: list[Path], until_over: Path | None, elsewhere: bool) -> None:
+    """Print files one after another; with `until_over` go on with what is added, until that cell is not running.
+
+    `elsewhere`: its runner is, and what it writes has to be brought here.
+    """
     printed = dict.fromkeys(paths, 0)
     while True:
-        over = until_over is None or not cells.is_held(until_over)
+        over = until_over is None or not (launch.bring(until_over) if elsewhere else cells.is_held(until_over))
         for path in [path for path in paths if path.is_file()]:
             with path.open(errors="replace") as file:
                 if len(paths) > 1 and not printed[path]:
@@ -368,7 +372,7 @@ def _print_files(paths: list[Path], until_over: Path | None) -> None:
                 printed[path] = file.tell()
         if over:
             return
-        time.sleep(0.5)
+        time.sleep(2.0 if elsewhere else 0.5)
 
 
 def trace(arguments: list[str]) -> int:
@@ -385,6 +389,7 @@ def trace(arguments: list[str]) -> int:
     if (chosen.folder / "agent").is_dir() and not (chosen.folder / "cell.yaml").exists():
         return traceview.show(chosen.folder, full=chosen.full)
     cell, name = _which(chosen.folder, chosen.which, "trace")
+    launch.bring(cell)
     if chosen.follow:
         return traceview.follow(cell, name, full=chosen.full)
     return traceview.show(traceview.trial(cell, name), full=chosen.full)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import importlib
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from ptb_runner.cell import Cell
+from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Config
 
 
@@ -28,31 +29,39 @@ MODULES = {
     "debug": "ptb_runner.launch.debug",
     "submitit_local": "ptb_runner.launch.submitit",
     "slurm": "ptb_runner.launch.submitit",
+    "modal": "ptb_runner.launch.modal",
 }
 
-
-IN_JOBS = frozenset({"submitit_local", "slurm"})  # launchers whose cells outlive the process that started them
+IN_JOBS = frozenset({"submitit_local", "slurm", "modal"})  # launchers whose cells outlive the process that started them
 
 
 def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
     """Run what is missing of the cells of a sweep, where `launcher` says; they all have the same launcher."""
-    module = importlib.import_module(MODULES[cells[0].config.launcher.kind])
-    return module.launch(sweep, cells, out)
+    return _module(cells[0].config.launcher.kind).launch(sweep, cells, out)
+
+
+def _module(kind: str) -> Any:
+    return importlib.import_module(MODULES[kind])
 
 
 def problems(cells: list[Config]) -> list[str]:
     """What would keep cells from running with their launcher, a text of one or two lines each."""
     settings = cells[0].launcher
-    if settings.kind not in IN_JOBS:
-        return []
-    from ptb_runner.launch import submitit
-
-    return submitit.problems(settings, cells)
+    return _module(settings.kind).problems(settings, cells) if settings.kind in IN_JOBS else []
 
 
 def refresh(sweep: Path, kind: str) -> None:
     """Bring the cells' states up to what became of their jobs, where they have jobs."""
     if kind in IN_JOBS:
-        from ptb_runner.launch import submitit
+        _module(kind).refresh(sweep)
 
-        submitit.refresh(sweep)
+
+def cancel(sweep: Path, kind: str) -> list[int]:
+    """Cancel all jobs of a sweep, wait for their end, and return the numbers of the cells that still run."""
+    return _module(kind).cancel(sweep)
+
+
+def bring(cell: Path) -> bool:
+    """Bring what a cell's runner has written elsewhere to its folder here; whether there is one that goes on."""
+    record = read_json(cell / "launcher.json") or {}
+    return record.get("kind") == "modal" and _module("modal").bring(cell)

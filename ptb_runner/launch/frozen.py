@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 from ptb_runner.cell import content_hash, write_json
@@ -33,12 +34,21 @@ def freeze(sweep: Path, cells: list[Config]) -> Path:
         else:
             shutil.copy2(source, copy / source.name)
     write_json(copy / "git.json", git_state())
+    _add_metadata(copy)
     final = place / content_hash(copy)[:16]
     if final.exists():
         shutil.rmtree(copy)
     else:
         copy.rename(final)
     return final
+
+
+def _add_metadata(copy: Path) -> None:
+    """What says which version it is, for places where it is not installed."""
+    known = metadata.distribution("ptb-runner")
+    place = copy / f"ptb_runner-{known.version}.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text(known.read_text("METADATA") or "")
 
 
 def environment(code: Path) -> dict[str, str]:

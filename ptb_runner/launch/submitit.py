@@ -6,49 +6,24 @@ them or cancel them.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from ptb_runner import watch
-from ptb_runner.cell import Cell, is_held, locked, mark, now, read_cell, read_json, write_json
+from ptb_runner.cell import Cell, is_held, mark, now, read_json, write_json
 from ptb_runner.config import Config, LauncherConfig, OnInterrupt, SlurmConfig, SubmititLocalConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import Ended, frozen, job, pool, slurm
 from ptb_runner.launch.inline import is_over
+from ptb_runner.launch.states import WAITED_FOR, JobState, Where, judged, note
 
 # A cluster that has not answered for so long is taken to have lost the jobs.
 SILENCE_SEC = 600.0
 _LOCAL_POLL_SEC = 0.5
-
-
-class Where(StrEnum):
-    """Where a cell's job is."""
-
-    queued = "queued"
-    running = "running"
-    over = "over"  # the cell's own status tells how: finished, failed or skipped
-    cancelled = "cancelled"
-    lost = "lost"  # gone, though the cell is not over
-    unknown = "unknown"  # the cluster does not answer, not yet for long
-
-
-WAITED_FOR = frozenset({Where.queued, Where.running, Where.unknown})
-
-
-@dataclass(frozen=True)
-class JobState:
-    """A cell's job: where it is, its id (None: not known), and why, in words for people."""
-
-    where: Where
-    job_id: str | None
-    reason: str = ""
 
 
 def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
@@ -142,29 +117,13 @@ def states(sweep: Path) -> dict[int, JobState]:
     Asks the cluster once, and returns within some client timeouts whether it answers or not.
     """
     files = {int(path.parent.name): job.read(path.parent) for path in sweep.glob("[0-9]*/launcher.json")}
-    records = {number: one for number, one in files.items() if "kind" in one}
+    records = {number: one for number, one in files.items() if one.get("kind") in ("slurm", "submitit_local")}
     on_slurm = {number: one for number, one in records.items() if one["kind"] == "slurm"}
     # First the jobs, then the cells' own status: a job that ends in between has written it.
     known = {number: _local(sweep / str(number), one) for number, one in records.items() if number not in on_slurm}
     known |= _slurm(sweep, on_slurm) if on_slurm else {}
-    found = {number: _judged(sweep / str(number), records[number], *known[number]) for number in sorted(records)}
+    found = {number: judged(sweep / str(number), records[number], *known[number]) for number in sorted(records)}
     return _with_accounts(found)
-
-
-def _judged(folder: Path, record: dict[str, Any], where: Where, reason: str) -> JobState:
-    """A job that is gone is over, cancelled or lost: the cell's own files tell which."""
-    job_id = record.get("job_id")
-    if where is not Where.lost:
-        return JobState(where, job_id, reason)
-    status = read_json(folder / "status.json") or {}
-    state = status.get("state")
-    if state in ("cancelled", "lost"):
-        return JobState(Where(state), job_id, status.get("error") or reason)
-    if state in watch.OVER:
-        return JobState(Where.over, job_id)
-    if record.get("cancelled_at"):
-        return JobState(Where.cancelled, job_id, "cancelled")
-    return JobState(Where.lost, job_id, record.get("error") or reason)
 
 
 def _local(folder: Path, record: dict[str, Any]) -> tuple[Where, str]:
@@ -223,13 +182,10 @@ def _with_accounts(found: dict[int, JobState]) -> dict[int, JobState]:
 
 
 def refresh(sweep: Path) -> dict[int, JobState]:
-    """The same, and write what became of jobs to their cells' status.
-
-    Lost or cancelled cells would otherwise look as if they still ran, and requeued ones as if they were over.
-    """
+    """The same, and write what became of jobs to their cells' status."""
     found = states(sweep)
     for number, one in found.items():
-        _note(sweep / str(number), one)
+        note(sweep / str(number), one)
     return found
 
 
@@ -244,18 +200,6 @@ def wait(sweep: Path, cells: list[Cell], poll_sec: float) -> dict[int, JobState]
         if not any(one.where in WAITED_FOR for one in mine.values()):
             return mine
         time.sleep(poll_sec)
-
-
-def _note(folder: Path, found: JobState) -> None:
-    state = (read_json(folder / "status.json") or {}).get("state")
-    said = None
-    if found.where in (Where.lost, Where.cancelled) and state not in watch.OVER:
-        said = (str(found.where), found.reason)
-    elif found.where is Where.queued and state in ("cancelled", "lost"):
-        said = ("planned", f"job {found.job_id} is queued again")
-    if said:
-        with contextlib.suppress(UsageError), locked(folder):  # not while a runner writes it
-            mark(read_cell(folder), *said)
 
 
 def cancel(sweep: Path, numbers: list[int] | None = None, timeout_sec: float = 60.0) -> list[int]:

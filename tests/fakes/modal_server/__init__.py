@@ -11,6 +11,7 @@ namespaces of its own over an overlay of this machine's files, so that commands 
 | `faults.py` | which call fails, when, and how |
 | `state.py` | everything that the account has |
 | `account.py`, `images.py`, `volumes.py`, `sandboxes.py`, `router.py` | the calls, and what they are about |
+| `functions.py` | apps that are deployed and calls of their functions, which run the client's own container program |
 | `blobs.py` | the HTTP port |
 | `root.py`, `fs_tools.py` | the file system of sandboxes, and the client's way to read and write in it |
 

@@ -15,6 +15,7 @@ from modal_proto import api_grpc, task_command_router_grpc
 
 from tests.fakes.modal_server import blobs, root
 from tests.fakes.modal_server.account import Account
+from tests.fakes.modal_server.functions import Functions
 from tests.fakes.modal_server.images import Images
 from tests.fakes.modal_server.router import Router
 from tests.fakes.modal_server.sandboxes import Sandboxes
@@ -22,7 +23,7 @@ from tests.fakes.modal_server.state import State
 from tests.fakes.modal_server.volumes import Volumes
 from tests.fakes.modal_server.wire import check_tokens, service
 
-PARTS = (Account, Images, Volumes, Sandboxes)
+PARTS = (Functions, Account, Images, Volumes, Sandboxes)  # the first one that plays a call counts
 
 
 async def serve(state: State) -> None:
@@ -42,8 +43,11 @@ async def serve(state: State) -> None:
     state.blob_url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     print("ready", state.url, state.blob_url, flush=True)
     await stopped.wait()
+    for call in state.function_calls.values():
+        call.kill()
     for sandbox in state.sandboxes.values():
         sandbox.end("TERMINATED", 137)
+    await asyncio.gather(*(call.task for call in state.function_calls.values()), return_exceptions=True)
     await asyncio.gather(*(sandbox.done.wait() for sandbox in state.sandboxes.values()))
     server.close()
     await runner.cleanup()

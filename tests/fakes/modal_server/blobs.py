@@ -16,6 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.modal_server.functions import Call
 from tests.fakes.modal_server.sandboxes import Sandbox
 from tests.fakes.modal_server.state import State, new_id
 from tests.fakes.modal_server.volumes import BLOCK
@@ -80,8 +81,24 @@ def describe(state: State) -> dict[str, Any]:
     return {
         "sandboxes": [_sandbox(one) for one in state.sandboxes.values()],
         "volumes": [{"name": one.name, "folder": str(one.folder)} for one in state.volumes.values()],
+        "apps": dict(state.apps),
+        "function_calls": [_call(one) for one in state.function_calls.values()],
         "calls": dict(state.calls),
         "images": [list(image.definition.dockerfile_commands) for image in state.images.values()],
+    }
+
+
+def _call(call: Call) -> dict[str, Any]:
+    asked = call.function.definition
+    return {
+        "id": call.id,
+        "running": call.result is None,
+        "begun": call.given_out,
+        "pid": call.process.pid if call.process else None,
+        "cpu": asked.resources.milli_cpu,
+        "memory_mb": asked.resources.memory_mb,
+        "timeout_sec": asked.timeout_secs,
+        "output": str(call.folder / "output"),
     }
 
 

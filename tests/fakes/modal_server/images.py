@@ -21,7 +21,7 @@ from tests.fakes.modal_server import root
 from tests.fakes.modal_server.state import State
 
 SUCCESS = api.GenericResult(status=api.GenericResult.GENERIC_STATUS_SUCCESS)
-NEEDS_NETWORK = re.compile(r"^(python -m pip |pip |uv pip |apt-get |npm )")
+NEEDS_NETWORK = re.compile(r"^(python -m pip |pip |uv pip |/\.uv/uv |apt-get |npm |echo 'debconf )")
 
 
 class BuildError(Exception):
@@ -78,7 +78,7 @@ class Image:
             case "WORKDIR":
                 self.workdir = str(Path(self.workdir) / rest.strip('"'))
                 await self._chroot(f"mkdir -p {shlex.quote(self.workdir)}")
-            case "COPY" | "ADD":
+            case "COPY" | "ADD" if not rest.startswith("--from="):  # another image's: there is no registry
                 self._copy(rest, context)
             case "RUN" if not NEEDS_NETWORK.match(rest):
                 await self._chroot(f"cd {shlex.quote(self.workdir)} && {rest}")

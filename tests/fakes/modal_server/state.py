@@ -18,6 +18,7 @@ from grpclib import GRPCError, Status
 from tests.fakes.modal_server.faults import Faults
 
 if TYPE_CHECKING:
+    from tests.fakes.modal_server.functions import Call, Function
     from tests.fakes.modal_server.images import Image
     from tests.fakes.modal_server.sandboxes import Sandbox
     from tests.fakes.modal_server.volumes import Volume
@@ -42,6 +43,8 @@ class State:
     mounts: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)  # file -> (sha256, mode)
     blobs: dict[str, bytes] = field(default_factory=dict)  # by sha256 or by the id of an upload
     images: dict[str, Image] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    function_calls: dict[str, Call] = field(default_factory=dict)
     volumes: dict[str, Volume] = field(default_factory=dict)
     sandboxes: dict[str, Sandbox] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)

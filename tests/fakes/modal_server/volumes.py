@@ -40,6 +40,7 @@ class VolumeMount:
 
     def __init__(self, volume: Volume, mount: api.VolumeMount, local: Path) -> None:
         self.path, self.read_only, self.local = mount.mount_path, mount.read_only, local
+        self.volume_id = volume.id
         self._volume = volume
         self._source = volume.folder / mount.sub_path.strip("/")
         self._source.mkdir(parents=True, exist_ok=True)
