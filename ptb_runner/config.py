@@ -242,6 +242,9 @@ class AgentConfig:
     name: str | None = option(None, "Harbor's name of a built-in agent.")
     import_path: str | None = option(None, "An agent class of one's own, as module:Class.")
     model: str | None = option(None, "The agent's own LLM, as provider/name.")
+    base_url: str | None = option(
+        None, "Where the agent reaches its LLM: an http(s) URL; null: the provider's own.", result=False
+    )
     version: str | None = option(None, "Version of the agent's CLI; latest or null: the newest.")
     timeout_hours: float | None = option(None, "Hours this agent has, instead of budget.hours.", above=0)
     options: dict[str, Any] = option({}, "Keyword arguments of Harbor's agent class.")
@@ -315,7 +318,9 @@ class BubblewrapConfig(BackendConfig):
 
     kind: str = option("bubblewrap", "Which kind of sandbox.")
     scratch_dir: str | None = option(None, "Where the sandboxes' files live; null: the temp folder.", result=False)
-    read_only_paths: list[str] = option([], "Further host folders that sandboxes may read, at their own path.")
+    read_only_paths: list[str] = option(
+        [], "Further host folders that sandboxes may read, at their own path; programs in their bin/ are found."
+    )
 
 
 @dataclass

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ptb_runner import backend, provenance, redact
 from ptb_runner import cell as cells
 from ptb_runner.attend import attend
+from ptb_runner.agent import clis
 from ptb_runner.cell import Cell, read_json, write_json, write_status
 from ptb_runner.config import Config, KeepModel, Kind
 from ptb_runner.contained import contain
@@ -267,9 +268,10 @@ def _agent(config: Config) -> dict[str, Any]:
     agent = config.agent
     hours = agent_hours(config)
     own: dict[str, Any] = {
-        "name": agent.name,
-        "import_path": agent.import_path,
+        "name": agent.name if agent.name not in clis.CLASSES else None,
+        "import_path": clis.CLASSES.get(agent.name or "", agent.import_path),
         "model_name": agent.model,
+        "base_url": clis.base_url(agent),
         "override_timeout_sec": hours * 3600 if hours is not None else None,
         # Without a version Harbor takes the image's CLI, or installs the newest.
         "kwargs": dict(agent.options) | ({"version": agent.version} if agent.version not in (None, "latest") else {}),

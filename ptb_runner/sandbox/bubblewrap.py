@@ -34,6 +34,7 @@ describe = bwrap.describe
 DEFAULT_WORKDIR = "/app"
 OTHER_BACKENDS = "use podman or docker"
 ROOT = (None, "root", "0", 0)
+SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 # NumPy's BLAS picks its code by CPU; where that guess is wrong, these are how the machine's owner corrected it.
 HOST_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
@@ -49,7 +50,8 @@ class BubblewrapOptions(EnvironmentOptions):
         description="Host folder seen as /handoff, writable for the agent and read-only for a separate verifier.",
     )
     read_only_paths: list[Path] = Field(
-        default_factory=list, description="More host folders to see, read-only, at their own paths."
+        default_factory=list,
+        description="More host folders to see, read-only, at their own paths; programs in their bin/ are found.",
     )
     hf_repositories: list[Path] = Field(
         default_factory=list, description="Repositories of a host's hub cache to see, read-only."
@@ -211,12 +213,16 @@ class BubblewrapEnvironment(JobsEnvironment):
     def _of_root(self, shell: str) -> Command:
         return self._command(shell, "/", None, None)
 
+    def _own_programs(self) -> list[str]:
+        """Where the programs are that further host folders bring, such as an agent's CLI."""
+        return [f"{path}/bin" for path in self.options.read_only_paths if (path / "bin").is_dir()]
+
     @override
     def _command(self, shell: str, cwd: str | None, env: dict[str, str] | None, user: str | int | None) -> Command:
         if user not in ROOT:
             raise ValueError(f"user {user!r}: a bubblewrap sandbox has only root; {OTHER_BACKENDS}")
         variables = {
-            "PATH": f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": ":".join([f"{sys.prefix}/bin", *self._own_programs(), *SYSTEM_PATH]),
             **{"HOME": "/root", "USER": "root", "LANG": "C.UTF-8", "TERM": "dumb", "TMPDIR": "/tmp"},
             "PYTHONDONTWRITEBYTECODE": "1",
             **{name: os.environ[name] for name in HOST_VARIABLES if name in os.environ},

@@ -1,0 +1,19 @@
+"""Gemini CLI."""
+
+from __future__ import annotations
+
+from typing import override
+
+from harbor.agents.installed import gemini_cli
+from harbor.environments.base import BaseEnvironment
+
+from ptb_runner.agent.own_variables import OwnVariables
+
+
+class GeminiCli(OwnVariables, gemini_cli.GeminiCli):
+    """Taken from the image when it is there at the wanted version: Harbor's class installs it anew each time."""
+
+    @override
+    async def install(self, environment: BaseEnvironment) -> None:
+        if not await self.is_requested_version_installed(environment):
+            await super().install(environment)
