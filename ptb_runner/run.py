@@ -271,7 +271,7 @@ def _agent(config: Config) -> dict[str, Any]:
         "name": agent.name if agent.name not in clis.CLASSES else None,
         "import_path": clis.CLASSES.get(agent.name or "", agent.import_path),
         "model_name": agent.model,
-        "base_url": clis.base_url(agent),
+        **clis.endpoint(agent),
         "override_timeout_sec": hours * 3600 if hours is not None else None,
         # Without a version Harbor takes the image's CLI, or installs the newest.
         "kwargs": dict(agent.options) | ({"version": agent.version} if agent.version not in (None, "latest") else {}),

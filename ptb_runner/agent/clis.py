@@ -17,8 +17,9 @@ CLASSES = {
 _OWN_PATHS = {"claude-code": "/v1", "gemini-cli": "/v1beta"}
 
 
-def base_url(agent: AgentConfig) -> str | None:
-    """agent.base_url as the CLI wants it."""
+def endpoint(agent: AgentConfig) -> dict[str, str]:
+    """Harbor's fields for agent.base_url, as the CLI wants it; the first of agent.env_vars is the key that goes there."""
     if agent.base_url is None:
-        return None
-    return agent.base_url.rstrip("/").removesuffix(_OWN_PATHS.get(agent.name or "", ""))
+        return {}
+    url = agent.base_url.rstrip("/").removesuffix(_OWN_PATHS.get(agent.name or "", ""))
+    return {"base_url": url, **({"model_api_key_name": agent.env_vars[0]} if agent.env_vars else {})}

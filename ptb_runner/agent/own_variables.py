@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, override
 
 from harbor.agents.installed.base import BaseInstalledAgent
+from harbor.agents.options import apply_env_fallbacks, cli_annotation, env_annotation
+from pydantic.fields import FieldInfo
 
 
 class OwnVariables(BaseInstalledAgent):
@@ -17,6 +19,13 @@ class OwnVariables(BaseInstalledAgent):
 
     # Variables that Harbor's class takes from the runner's environment past these methods.
     AMBIENT: tuple[str, ...] = ()
+
+    @classmethod
+    @override
+    def parse_options(cls, kwargs: dict[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Any:
+        fallbacks = {name for name, field in cls.options_model.model_fields.items() if _has_fallback(field)}
+        given = apply_env_fallbacks(cls.options_model, kwargs or {}, (env or {}).get)
+        return super().parse_options(dict.fromkeys(fallbacks) | given, env)  # None: nothing from elsewhere
 
     @override
     def _env_sources(self) -> tuple[Mapping[str, str], ...]:
@@ -54,3 +63,8 @@ class OwnVariables(BaseInstalledAgent):
     ) -> Any:
         own = {name: value for name, value in (env or {}).items() if name not in self.AMBIENT}
         return await super().exec_as_agent(environment, command, env=own, cwd=cwd, timeout_sec=timeout_sec)
+
+
+def _has_fallback(field: FieldInfo) -> bool:
+    annotations = (cli_annotation(field), env_annotation(field))
+    return any(annotation is not None and annotation.fallback is not None for annotation in annotations)
