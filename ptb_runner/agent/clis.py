@@ -18,7 +18,7 @@ _OWN_PATHS = {"claude-code": "/v1", "gemini-cli": "/v1beta"}
 
 
 def endpoint(agent: AgentConfig) -> dict[str, str]:
-    """Harbor's fields for agent.base_url, as the CLI wants it; the first of agent.env_vars is the key that goes there."""
+    """Harbor's fields for agent.base_url, as the CLI wants it; the first of agent.env_vars is the key for it."""
     if agent.base_url is None:
         return {}
     url = agent.base_url.rstrip("/").removesuffix(_OWN_PATHS.get(agent.name or "", ""))

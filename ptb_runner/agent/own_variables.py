@@ -23,9 +23,11 @@ class OwnVariables(BaseInstalledAgent):
     @classmethod
     @override
     def parse_options(cls, kwargs: dict[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Any:
-        fallbacks = {name for name, field in cls.options_model.model_fields.items() if _has_fallback(field)}
-        given = apply_env_fallbacks(cls.options_model, kwargs or {}, (env or {}).get)
-        return super().parse_options(dict.fromkeys(fallbacks) | given, env)  # None: nothing from elsewhere
+        model = cls.options_model
+        if model is None:
+            return super().parse_options(kwargs, env)
+        nothing = {name: None for name, field in model.model_fields.items() if _has_fallback(field)}
+        return super().parse_options(nothing | apply_env_fallbacks(model, kwargs or {}, (env or {}).get), env)
 
     @override
     def _env_sources(self) -> tuple[Mapping[str, str], ...]:
