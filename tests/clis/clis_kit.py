@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import subprocess
 from pathlib import Path
 
 from tests.clis import clis
 from tests.fakes.llm_server import Server
+from tests.podman import podman_kit
 
 # The model by which each CLI asks the loopback server, and the key that it takes.
 MODELS = {
@@ -50,3 +54,26 @@ def agent_logs(cell: Path) -> Path:
     """The folder with what the agent logged in the only trial of a cell."""
     (found,) = cell.glob("job/*__*/agent")
     return found
+
+
+# --- Podman -------------------------------------------------------------------------------------------
+
+INSIDE = "/opt/clis"
+IMAGE = "localhost/ptb-clis:mounted"
+
+
+@functools.cache
+def in_podman() -> list[str]:
+    """Overrides for podman: the small base image, with the CLIs mounted where its PATH looks first."""
+    base = podman_kit.make_image()
+    build(IMAGE, f"FROM {base}\nENV PATH={INSIDE}/bin:/usr/local/bin:/usr/bin:/bin\n")
+    mount = f"[-v,{clis.prefix()}:{INSIDE}:ro]"
+    return ["backend=podman", f"backend.image={IMAGE}", "backend.network=host", f"backend.run_args={mount}"]
+
+
+def build(tag: str, recipe: str, context: Path | None = None) -> None:
+    """Build an image from a recipe and what lies in a folder."""
+    command = ["podman", "build", "--quiet", "--tag", tag, "--file", "-", str(context or Path(__file__).parent)]
+    environment = {**os.environ, **podman_kit.podman().variables}
+    done = subprocess.run(command, input=recipe, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
