@@ -34,7 +34,8 @@ PRIVATE = ("/home", "/installed-agent", "/logs", "/root", "/solution", "/tests",
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
-# An allow-list, because /etc also holds shadow, host keys, and whatever secrets an administrator put there.
+# An allow-list, because /etc also holds shadow, host keys, and whatever secrets an administrator put there. Not the
+# host's profile: it sets PATH anew, and codex runs every command in a login shell.
 ETC = (
     "alternatives",
     "bash.bashrc",
@@ -61,7 +62,6 @@ ETC = (
     "pki/ca-trust",
     "pki/tls/certs",
     "pki/tls/openssl.cnf",
-    "profile",
     "protocols",
     "python3",
     "rpc",

@@ -15,7 +15,7 @@ from tests.podman import podman_kit
 MODELS = {
     "claude-code": "anthropic/claude-opus-4-8",
     "codex": "openai/gpt-5.5",
-    "gemini-cli": "gemini/gemini-3-pro-preview",
+    "gemini-cli": "gemini/gemini-3.1-pro-preview",
     "opencode": "hosted_vllm/qwen3-max",
 }
 KEYS = {

@@ -13,6 +13,7 @@ for row, line in enumerate(lines):
     tokens[row, : len(ids)] = ids
     weights[row, line.index("=") + 1 : len(ids)] = 1
 random, optimizer = np.random.default_rng(0), Adam(model, betas=(0.9, 0.98))
+loss = 0.0
 for step in range(120):
     rows = random.integers(0, len(tokens), 64)
     loss, gradients = loss_and_gradients(model, tokens[rows], weights[rows])

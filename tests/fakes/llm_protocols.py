@@ -44,6 +44,7 @@ class Protocol:
     whole: Callable[[Answer], Json]
     events: Callable[[Answer], list[Json]]
     error: Callable[[int, str, str], Json]
+    wait: Callable[[Json], tuple[str, Json] | None] = lambda body: None  # the call that waits for a command under way
     named_events: bool = False
     end: str = ""
 
@@ -161,9 +162,18 @@ def _responses_conversation(body: Json) -> Conversation:
         if kind == "message" and item.get("role") == "user":
             text = _text(item["content"])
             turns += [] if _NOT_THE_USER.match(text) else [("user", text)]
-        elif kind.endswith("_call"):
+        elif kind.endswith("_call") and item.get("name") != "write_stdin":
             turns.append(("calls", 1))
     return count(turns)
+
+
+def _responses_wait(body: Json) -> tuple[str, Json] | None:
+    """Codex hands a long command back while it runs: a model then asks for the rest of its output."""
+    items = body.get("input")
+    last = json.dumps(items[-1].get("output", "")) if isinstance(items, list) and items else ""
+    running = re.search(r"Process running with session ID (\d+)", last)
+    wait = {"session_id": int(running[1]), "chars": "", "yield_time_ms": 30000} if running else {}
+    return ("write_stdin", wait) if running else None
 
 
 def _responses_tools(body: Json) -> set[str]:
@@ -248,6 +258,7 @@ RESPONSES = Protocol(
     whole=_responses_whole,
     events=_responses_events,
     error=_openai_error,
+    wait=_responses_wait,
     named_events=True,
 )
 
@@ -373,7 +384,7 @@ PROTOCOLS = (ANTHROPIC, RESPONSES, CHAT, GEMINI)
 # --- The CLIs' shell tools ----------------------------------------------------------------------------
 
 _SHELLS: dict[str, Callable[[str], Json]] = {
-    "exec_command": lambda command: {"cmd": command},  # codex
+    "exec_command": lambda command: {"cmd": command, "yield_time_ms": 30000},  # codex
     "shell_command": lambda command: {"command": command},
     "shell": lambda command: {"command": ["bash", "-lc", command]},
     "exec": lambda command: {"input": f"text(await tools.exec_command({{cmd: {json.dumps(command)}}}));"},

@@ -45,7 +45,7 @@ type Step = dict[str, Any]
 type Script = list[Step] | list[list[Step]]
 
 USAGE = (1000, 20, 400)
-MODELS = ("claude-opus-4-8", "gpt-5.5", "gemini-3-pro-preview", "qwen3-max")
+MODELS = ("claude-opus-4-8", "gpt-5.5", "gemini-3.1-pro-preview", "qwen3-max")
 # What providers call their errors.
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 KINDS |= {
@@ -196,6 +196,8 @@ class Handler(BaseHTTPRequestHandler):
     def _converse(self, request: Request, protocol: Protocol, stream: bool) -> None:
         tools, conversation = protocol.tools(request.body), protocol.conversation(request.body)
         step: Step = self.server.step(request.script, conversation) if tools else {"say": _aside(request.body)}
+        if wait := protocol.wait(request.body):
+            step = {"call": wait}
         request.protocol, request.tools, request.prompts = protocol.name, sorted(tools), conversation.prompts
         request.step = conversation.calls if tools else None
         self.server.add(request)
