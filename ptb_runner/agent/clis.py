@@ -13,13 +13,15 @@ CLASSES = {
     "gemini-cli": "ptb_runner.agent.gemini_cli:GeminiCli",
     "opencode": "ptb_runner.agent.opencode:OpenCode",
 }
-# What these two CLIs put behind their base URL themselves; an OpenAI-compatible server's URL usually ends in it.
-_OWN_PATHS = {"claude-code": "/v1", "gemini-cli": "/v1beta"}
+# These two put the rest behind their base URL themselves; that of an OpenAI-compatible server usually ends in /v1.
+_WITHOUT_VERSION = ("claude-code", "gemini-cli")
 
 
 def endpoint(agent: AgentConfig) -> dict[str, str]:
     """Harbor's fields for agent.base_url, as the CLI wants it; the first of agent.env_vars is the key for it."""
     if agent.base_url is None:
         return {}
-    url = agent.base_url.rstrip("/").removesuffix(_OWN_PATHS.get(agent.name or "", ""))
+    url = agent.base_url.rstrip("/")
+    if agent.name in _WITHOUT_VERSION:
+        url = url.removesuffix("/v1beta").removesuffix("/v1")
     return {"base_url": url, **({"model_api_key_name": agent.env_vars[0]} if agent.env_vars else {})}

@@ -11,7 +11,14 @@ from ptb_runner.agent.own_variables import OwnVariables
 
 
 class GeminiCli(OwnVariables, gemini_cli.GeminiCli):
-    """Taken from the image when it is there at the wanted version: Harbor's class installs it anew each time."""
+    """Logs every event as a line of JSON while it works, where Harbor's class keeps only the last answer.
+
+    It is taken from the image when it is there at the wanted version: Harbor's class installs it anew each time.
+    """
+
+    @override
+    def build_cli_flags(self) -> str:
+        return f"{super().build_cli_flags()} --output-format=stream-json".strip()
 
     @override
     async def install(self, environment: BaseEnvironment) -> None:
