@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from ptb_runner import backend, provenance, redact
 from ptb_runner import cell as cells
-from ptb_runner.attend import attend
 from ptb_runner.agent import clis
+from ptb_runner.attend import attend
 from ptb_runner.cell import Cell, read_json, write_json, write_status
 from ptb_runner.config import Config, KeepModel, Kind
 from ptb_runner.contained import contain
