@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -156,13 +156,19 @@ def collect(arguments: list[str]) -> int:
 
 def report(arguments: list[str]) -> int:
     """Write report.html: scores, spending, errors and every trial of a sweep or a cell, in one file for a browser."""
+    from rich import progress
+
     from ptb_runner.results.report import report as write_report
 
     parser = _parser("report")
     parser.add_argument("--to", type=Path, metavar="FILE", help="where to write it instead of DIR/report.html")
     chosen = parser.parse_args(arguments)
-    written = write_report(chosen.folder, chosen.to or chosen.folder / "report.html")
     out = console()
+
+    def track(trials: list[Any]) -> Iterable[Any]:
+        return progress.track(trials, "reading trials", console=out, transient=True, disable=not out.is_terminal)
+
+    written = write_report(chosen.folder, chosen.to or chosen.folder / "report.html", track)
     out.print(f"{written.n_trials} trials, {written.n_scored}/{written.n_planned} planned trials scored")
     out.print(f"wrote {shown(written.path)} ({written.size / 1e6:.1f} MB)", markup=False)
     out.print(f"next: xdg-open {shown(written.path)}", markup=False)

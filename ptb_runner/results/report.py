@@ -15,6 +15,7 @@ import hashlib
 import os
 import re
 import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,11 +47,18 @@ class Reported:
     n_planned: int
 
 
-def report(folder: Path, path: Path) -> Reported:
-    """Write the report of a folder to `path`. Raises UsageError when one cannot be read or the other written."""
+# Passes things on, one by one, and may show how far it is.
+type Track = Callable[[list[tuple[Row, dict[str, Any]]]], Iterable[tuple[Row, dict[str, Any]]]]
+
+
+def report(folder: Path, path: Path, track: Track = iter) -> Reported:
+    """Write the report of a folder to `path`; `track` sees each trial pass.
+
+    Raises UsageError when the folder cannot be read or the file cannot be written.
+    """
     rows = read_rows(folder)
     totals = overview.totals(rows)
-    html = _page(folder, rows, totals, path.parent).encode(errors="backslashreplace")
+    html = _page(folder, rows, totals, path.parent, track).encode(errors="backslashreplace")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(html)
@@ -62,7 +70,7 @@ def report(folder: Path, path: Path) -> Reported:
     return Reported(path, len(html), totals["n_trials"], totals["n_scored"], totals["n_planned"])
 
 
-def _page(folder: Path, rows: list[Row], totals: dict[str, Any], at: Path) -> str:
+def _page(folder: Path, rows: list[Row], totals: dict[str, Any], at: Path, track: Track) -> str:
     style = _minified((HOME / "report.css").read_text()) + _colours()
     script = (HOME / "report.js").read_text()
     scores, outcomes = overview.scores(rows), overview.outcomes(rows)
@@ -83,7 +91,7 @@ def _page(folder: Path, rows: list[Row], totals: dict[str, Any], at: Path) -> st
         used_outcomes=[name for name in plots.OUTCOMES if any(one["counts"][name] for one in outcomes)],
         errors=overview.errors(rows),
         rows=rows,
-        pages=_trial_pages(folder, rows, at),
+        pages=_trial_pages(folder, rows, at, track),
         provenance=_provenance(rows),
         level=f"{overview.LEVEL:.0%}",
     )
@@ -113,11 +121,11 @@ def _board(scores: list[overview.Score]) -> dict[str, Any]:
     return {"benchmarks": benchmarks, "lines": lines, "notes": notes}
 
 
-def _trial_pages(folder: Path, rows: list[Row], at: Path) -> dict[str, str]:
+def _trial_pages(folder: Path, rows: list[Row], at: Path, track: Track) -> dict[str, str]:
     """Each trial's page, compressed, by the trial's key."""
-    room = trial_page.room(sum(len(row.trials) for row in rows))
-    pages = ((overview.key_of(row, one), _trial_page(folder, row, one, at, room)) for row in rows for one in row.trials)
-    return {key: _packed(html) for key, html in pages}
+    pairs = [(row, trial) for row in rows for trial in row.trials]
+    room = trial_page.room(len(pairs))
+    return {overview.key_of(*pair): _packed(_trial_page(folder, *pair, at, room)) for pair in track(pairs)}
 
 
 def _trial_page(folder: Path, row: Row, trial: dict[str, Any], at: Path, room: int) -> str:
@@ -174,6 +182,7 @@ def _environment() -> jinja2.Environment:
         "flat": lambda value: list(trial_page.flat(value)),
         "ranges": ranges,
         "whole": trial_page.whole,
+        "without": lambda table, name: {key: value for key, value in table.items() if key != name},
     }
     environment.globals |= {
         "named": named,

@@ -73,6 +73,7 @@ def make_report_sweep(
             agent=agent,
             overrides=[f"agent={agent}", f"model={model}", f"benchmark={benchmark}"],
             gpus=1,
+            weight=1 / len(BENCHMARKS[:benchmarks]),
             missing_score="base_model",
             zero_shot=dict(MODELS),
             not_comparable=["the agent had 5 h, the benchmark's own limit is 10 h"] if number == len(names) - 2 else [],
@@ -81,6 +82,32 @@ def make_report_sweep(
         stories = [_story(dice, made, failing, turns) for _ in range(attempts if made.state == "finished" else 0)]
         cells.append((made, stories))
     return write_cells(folder, cells, dice)
+
+
+PLANT = "<script>planted()</script><img src=x onerror=planted()>\"'><b>"
+
+
+def make_planted_sweep(folder: Path) -> Path:
+    """A sweep in which each text that results can hold, names of folders and files too, is HTML that would act."""
+    made = Made(
+        trials=[],
+        expected=3,
+        benchmark="gsm8k",
+        model=f"m{PLANT}",
+        agent=f"a$x^{{$ {PLANT}",
+        overrides=[f"agent.x={PLANT}"],
+        not_comparable=[PLANT],
+        gpus=1,
+    )
+    stories = [
+        Story("scored", 0.5, "gpt5_4", planted=PLANT),
+        Story("infra_error", None, planted=PLANT),
+        Story("eval_failed", None, planted=PLANT),
+    ]
+    failed = Made(trials=[], expected=1, state="failed", agent="b")
+    sweep = write_cells(folder / PLANT.replace("/", "_"), [(made, stories), (failed, [])])
+    (sweep / "0" / "job" / "gsm8k__001" / "agent" / PLANT.replace("/", "_")).write_text("a file's name")
+    return sweep
 
 
 def write_cells(folder: Path, cells: Sequence[tuple[Made, list[Story]]], dice: random.Random | None = None) -> Path:
@@ -98,7 +125,7 @@ def _story(dice: random.Random, made: Made, failing: float, turns: int) -> Story
         weights = [weight for _, weight in FAILURES.values()]
         outcome = dice.choices([*FAILURES, "flagged"], [*weights, 3])[0]
         if outcome == "flagged":
-            return Story("scored", _reward(dice, made), "gpt5_4", turns)
+            return Story("scored", _reward(dice, made), dice.choice(("gpt5_4", "gpt5_4", "general")), turns)
         return Story(outcome, _reward(dice, made) if outcome == "agent_timeout" else None, None, turns)
     return Story("scored", _reward(dice, made), None, turns)
 
@@ -121,7 +148,9 @@ def _write_cell(folder: Path, number: int, made: Made, stories: list[Story], dic
         trials.append(trial_record(trial, attempt))
     write_status(folder, made, trials, number)
     if made.state in ("finished", "cancelled"):
-        write_json(folder / "result.json", result(made, trials, number))
+        times = [[one[key] for one in trials] for key in ("started_at", "finished_at")]
+        over = {"started_at": min(times[0]), "finished_at": max(times[1])} if trials else {}
+        write_json(folder / "result.json", result(made, trials, number) | over)
 
 
 def _write_trial(folder: Path, made: Made, story: Story, begin: datetime.datetime, dice: random.Random) -> None:
@@ -156,7 +185,7 @@ def _write_trial(folder: Path, made: Made, story: Story, begin: datetime.datetim
     (folder / "trial.log").write_text("sandbox made\nagent began\n")
     _write_trace(folder / "agent", made, story, begin, end, dice)
     if story.flagged_by:
-        _write_judgement(folder / "judgements", story)
+        _write_judgement(folder / "judgements", story.flagged_by, story)
 
 
 def _harbor_result(
@@ -227,7 +256,8 @@ def _write_trace(
     (folder / "trajectory.json").write_text(json.dumps(content))
 
 
-def _write_judgement(folder: Path, story: Story) -> None:
+def _write_judgement(folder: Path, judge: str, story: Story) -> None:
+    """A judge's file, as a judge leaves it; it objects to one thing of two."""
     folder.mkdir()
     verdict = {
         "contamination": True,
@@ -235,4 +265,17 @@ def _write_judgement(folder: Path, story: Story) -> None:
         "disallowed_model": False,
         "justification_disallowed_model": story.planted or "The configuration is the base model's.",
     }
-    (folder / f"{story.flagged_by}.json").write_text(json.dumps(verdict))
+    content = {
+        "judge": judge,
+        "effect": "review" if judge == "general" else "flag",
+        "fields": ["contamination", "disallowed_model"],
+        "verdict": verdict,
+        "model": "gpt-5.4",
+        "effort": "xhigh",
+        "turns": 9,
+        "tokens": {"input": 120000, "cached": 90000, "output": 4000},
+        "cost_usd": 0.31,
+        "error": None,
+        "finished_at": "2026-11-21T08:00:00+00:00",
+    }
+    (folder / f"{judge}.json").write_text(json.dumps(content))

@@ -16,9 +16,7 @@ from ptb_runner.results import overview, plots
 from ptb_runner.results.report import HOME, report
 from ptb_runner.results.rows import read_rows
 from tests.results.collect_kit import Made, make_sweep
-from tests.results.report_kit import BENCHMARKS, Story, make_report_sweep, write_cells
-
-PLANT = "<script>planted()</script><img src=x onerror=planted()>\"'><b>"
+from tests.results.report_kit import BENCHMARKS, make_planted_sweep, make_report_sweep
 
 
 def written(folder: Path) -> str:
@@ -157,26 +155,7 @@ def test_a_record_that_points_out_of_its_cell_shows_nothing_from_there(tmp_path)
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """A sweep in which each text that results can hold is HTML that would do something."""
-    made = Made(
-        trials=[],
-        expected=3,
-        benchmark="gsm8k",
-        model=f"m{PLANT}",
-        agent=f"a$x^{{$ {PLANT}",
-        overrides=[f"agent.x={PLANT}"],
-        not_comparable=[PLANT],
-        gpus=1,
-    )
-    stories = [
-        Story("scored", 0.5, "gpt5_4", planted=PLANT),
-        Story("infra_error", None, planted=PLANT),
-        Story("eval_failed", None, planted=PLANT),
-    ]
-    failed = Made(trials=[], expected=1, state="failed", agent="b")
-    folder = write_cells(tmp_path_factory.mktemp("planted") / PLANT.replace("/", "_"), [(made, stories), (failed, [])])
-    odd = folder / "0" / "job" / "gsm8k__001" / "agent" / PLANT.replace("/", "_")
-    odd.write_text("a file's name")
+    folder = make_planted_sweep(tmp_path_factory.mktemp("planted"))
     return written(folder)
 
 
