@@ -49,6 +49,12 @@ class Redactor:
         """The text without secrets."""
         return self._pattern.sub(lambda found: self._names[found.group()], text) if self._pattern else text
 
+    def filled(self, content: bytes) -> bytes:
+        """Binary content with the places of secrets filled, so that nothing in it moves."""
+        for form in self._forms:
+            content = content.replace(form, _FILLER * len(form))
+        return content
+
     def folder(self, folder: Path) -> None:
         """Take secrets out of all below `folder`: files' content, names, and where links point; none is followed."""
         if not self._pattern:

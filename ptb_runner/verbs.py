@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.table import Table
 
@@ -24,6 +24,9 @@ from ptb_runner.explain import UsageError, nearest
 from ptb_runner.sweepfile import read_sweep
 from ptb_runner.terminal import console, shown
 from ptb_runner.times import clock
+
+if TYPE_CHECKING:
+    from ptb_runner.results.export import Exported
 
 STOP_SEC = 15.0  # how long `stop` waits for a runner to end its sandboxes
 
@@ -158,17 +161,20 @@ def report(arguments: list[str]) -> int:
     """Write report.html: scores, spending, errors and every trial of a sweep or a cell, in one file for a browser."""
     from rich import progress
 
+    from ptb_runner.results.bundle import opened
     from ptb_runner.results.report import report as write_report
 
     parser = _parser("report")
     parser.add_argument("--to", type=Path, metavar="FILE", help="where to write it instead of DIR/report.html")
     chosen = parser.parse_args(arguments)
+    is_bundle = chosen.folder.is_file()
+    beside = chosen.folder.with_name(chosen.folder.name.partition(".")[0] + ".html") if is_bundle else None
     out = console()
 
     def track(trials: list[Any]) -> Iterable[Any]:
         return progress.track(trials, "reading trials", console=out, transient=True, disable=not out.is_terminal)
 
-    written = write_report(chosen.folder, chosen.to or chosen.folder / "report.html", track)
+    written = write_report(opened(chosen.folder), chosen.to or beside or chosen.folder / "report.html", track)
     out.print(f"{written.n_trials} trials, {written.n_scored}/{written.n_planned} planned trials scored")
     out.print(f"wrote {shown(written.path)} ({written.size / 1e6:.1f} MB)", markup=False)
     out.print(f"next: xdg-open {shown(written.path)}", markup=False)
@@ -176,29 +182,55 @@ def report(arguments: list[str]) -> int:
 
 
 def export(arguments: list[str]) -> int:
-    """Write results in another form: PostTrainBench's folders, tables, Harbor jobs, a tracker's runs."""
-    from ptb_runner.results.export import FORMATS
-    from ptb_runner.results.export import export as export_results
+    """Write results in another form: PostTrainBench's folders, tables, Harbor jobs; or pack them into one file."""
+    from ptb_runner.results import export as exports
 
     parser = _parser("export")
-    parser.add_argument("--format", required=True, choices=FORMATS, help="the form")
-    parser.add_argument("--to", required=True, metavar="PLACE", help="file (csv, jsonl; - prints) or folder")
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--format", choices=exports.FORMATS, help="the form")
+    form.add_argument("--bundle", action="store_true", help="one file that `ptb report` and `ptb compare` read")
+    parser.add_argument("--to", metavar="PLACE", help="file (csv, jsonl; - prints) or folder; bundle: DIR.ptb.tar.gz")
     parser.add_argument("--experiment", metavar="NAME", help="posttrainbench: stands at the end of methods' names")
+    parser.add_argument("--max-file-mb", type=int, default=64, help="bundle: larger files are left out (MiB)")
     models = parser.add_mutually_exclusive_group()
-    models.add_argument("--with-models", action="store_true", help="copy the final_model folders that were kept, too")
-    models.add_argument("--link-models", action="store_true", help="link to them instead (posttrainbench)")
+    models.add_argument("--with-models", action="store_true", help="with the final_model folders that were kept")
+    models.add_argument("--link-models", action="store_true", help="posttrainbench: with links to them")
     chosen = parser.parse_args(arguments)
-    kind = "copy" if chosen.with_models else "link" if chosen.link_models else "none"
-    exported = export_results(chosen.folder, chosen.format, chosen.to, experiment=chosen.experiment, models=kind)
+    _check_export(chosen)
+    if chosen.bundle:
+        done = exports.bundle(chosen.folder, chosen.to, with_models=chosen.with_models, max_file_mb=chosen.max_file_mb)
+    else:
+        kind = "copy" if chosen.with_models else "link" if chosen.link_models else "none"
+        done = exports.export(chosen.folder, chosen.format, chosen.to, experiment=chosen.experiment, models=kind)
+    if chosen.to != "-":
+        _tell(done)
+    return 0
+
+
+def _check_export(chosen: argparse.Namespace) -> None:
+    """Refuse options that would do nothing."""
+    form = "--bundle" if chosen.bundle else f"--format {chosen.format}"
+    only = {
+        "--experiment": (chosen.experiment, ["--format posttrainbench"]),
+        "--with-models": (chosen.with_models, ["--format posttrainbench", "--bundle"]),
+        "--link-models": (chosen.link_models, ["--format posttrainbench"]),
+    }
+    for option, (given, forms) in only.items():
+        if given and form not in forms:
+            raise UsageError(f"{form} {option}: is for {' and '.join(forms)} only")
+    if not chosen.to and not chosen.bundle:
+        raise UsageError(f"{form}: needs --to, the file or folder to write")
+    if chosen.max_file_mb < 1:
+        raise UsageError(f"--max-file-mb {chosen.max_file_mb}: must be at least 1")
+
+
+def _tell(exported: Exported) -> None:
     out = console()
-    if chosen.to == "-":
-        return 0
     for line in exported.told:
         out.print(line, markup=False)
     out.print(f"exported {exported.what} to {exported.where}", markup=False)
     if exported.next:
         out.print(f"next: {exported.next}", markup=False)
-    return 0
 
 
 def compare(arguments: list[str]) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from ptb_runner.cell import read_json, write_json
 from ptb_runner.explain import UsageError
 from ptb_runner.results import export_posttrainbench
+from ptb_runner.results.bundle import opened, pack
 from ptb_runner.results.collect import cell_line, csv_text, jsonl, trial_lines
 from ptb_runner.results.export_posttrainbench import Models
 from ptb_runner.results.harbor_jobs import ORIGIN
@@ -41,6 +42,7 @@ def export(folder: Path, form: str, to: str, *, experiment: str | None = None, m
 
     Raises UsageError when there is nothing to export, or when the place is somebody else's.
     """
+    folder = opened(folder)
     rows = read_rows(folder)
     if not any(row.trials for row in rows):
         raise UsageError(f"{folder}: no trial is over yet, there is nothing to export\n  ptb status {folder}")
@@ -50,6 +52,22 @@ def export(folder: Path, form: str, to: str, *, experiment: str | None = None, m
     if form == "harbor":
         return _harbor(folder, rows, Path(to), told)
     return _table(form, rows, to, told)
+
+
+def bundle(folder: Path, to: str | None, *, with_models: bool, max_file_mb: int) -> Exported:
+    """Pack a folder of results into one file, by default `<name>.ptb.tar.gz` beside the folder."""
+    rows = read_rows(folder)
+    told = [f"cell {row.number}: {problem}" for row in rows for problem in row.problems]
+    own = folder.resolve()
+    target = Path(to) if to else own.with_name(f"{own.name}.ptb.tar.gz")
+    target = target / f"{own.name}.ptb.tar.gz" if target.is_dir() else target
+    packed = pack(folder, target, with_models=with_models, max_file_mb=max_file_mb)
+    for reason in dict.fromkeys(one["reason"] for one in packed.left_out):
+        sizes = [one["bytes"] for one in packed.left_out if one["reason"] == reason]
+        told.append(f"left out: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB: {reason}")
+    told += [f"secrets taken out of {name}" for name in packed.redacted]
+    what = f"{len(rows)} cells, {packed.n_files} files, {packed.size / 1e6:.1f} MB"
+    return Exported(what, str(packed.path), told, f"ptb report {packed.path}")
 
 
 # --- PostTrainBench ---------------------------------------------------------------------------------

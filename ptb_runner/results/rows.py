@@ -18,6 +18,7 @@ from ptb_runner.config import BenchmarkConfig, MissingScore
 from ptb_runner.explain import UsageError
 from ptb_runner.outcome import SCORED, Outcome, score, trial_record
 from ptb_runner.results import harbor_jobs
+from ptb_runner.results.bundle import opened
 from ptb_runner.results.row import (
     UNKNOWN,
     BenchmarkForm,
@@ -45,8 +46,10 @@ def read_rows(folder: Path) -> list[Row]:
     """The cells of a folder, whoever made it: this is how everything that shows or compares results sees them.
 
     A sweep's cells as sweep.yaml lists them; the one cell of a cell's folder as number 0; of a Harbor job, or of a
-    folder of Harbor jobs, a row for each agent on each data set. Raises UsageError when the folder is none of these.
+    folder of Harbor jobs, a row for each agent on each data set; any of these also from a bundle. Raises UsageError
+    when the folder is none of these. Rows' folders are relative to `bundle.opened(folder)`.
     """
+    folder = opened(folder)
     own = is_there(folder / "sweep.yaml") or is_there(folder / "cell.yaml")
     if not own and (jobs := harbor_jobs.found(folder)):
         return harbor_jobs.rows(folder, jobs)
