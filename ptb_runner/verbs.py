@@ -182,7 +182,7 @@ def report(arguments: list[str]) -> int:
 
 
 def export(arguments: list[str]) -> int:
-    """Write results in another form: PostTrainBench's folders, tables, Harbor jobs; or pack them into one file."""
+    """Write results in another form (PostTrainBench, tables, Harbor, trackers), or pack them into one file."""
     from ptb_runner.results import export as exports
 
     parser = _parser("export")
@@ -190,7 +190,7 @@ def export(arguments: list[str]) -> int:
     form.add_argument("--format", choices=exports.FORMATS, help="the form")
     form.add_argument("--bundle", action="store_true", help="one file that `ptb report` and `ptb compare` read")
     parser.add_argument("--to", metavar="PLACE", help="file (csv, jsonl; - prints) or folder; bundle: DIR.ptb.tar.gz")
-    parser.add_argument("--experiment", metavar="NAME", help="posttrainbench: stands at the end of methods' names")
+    parser.add_argument("--experiment", metavar="NAME", help="end of methods' names; a tracker's project")
     parser.add_argument("--max-file-mb", type=int, default=64, help="bundle: larger files are left out (MiB)")
     models = parser.add_mutually_exclusive_group()
     models.add_argument("--with-models", action="store_true", help="with the final_model folders that were kept")
@@ -211,7 +211,7 @@ def _check_export(chosen: argparse.Namespace) -> None:
     """Refuse options that would do nothing."""
     form = "--bundle" if chosen.bundle else f"--format {chosen.format}"
     only = {
-        "--experiment": (chosen.experiment, ["--format posttrainbench"]),
+        "--experiment": (chosen.experiment, [f"--format {name}" for name in ("posttrainbench", "wandb", "mlflow")]),
         "--with-models": (chosen.with_models, ["--format posttrainbench", "--bundle"]),
         "--link-models": (chosen.link_models, ["--format posttrainbench"]),
     }

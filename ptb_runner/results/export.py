@@ -16,7 +16,7 @@ from typing import Any
 
 from ptb_runner.cell import read_json, write_json
 from ptb_runner.explain import UsageError
-from ptb_runner.results import export_posttrainbench
+from ptb_runner.results import export_posttrainbench, trackers
 from ptb_runner.results.bundle import opened, pack
 from ptb_runner.results.collect import cell_line, csv_text, jsonl, trial_lines
 from ptb_runner.results.export_posttrainbench import Models
@@ -24,7 +24,7 @@ from ptb_runner.results.harbor_jobs import ORIGIN
 from ptb_runner.results.row import Row
 from ptb_runner.results.rows import read_rows
 
-FORMATS = ("posttrainbench", "csv", "jsonl", "harbor")
+FORMATS = ("posttrainbench", "csv", "jsonl", "harbor", "wandb", "mlflow")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ def export(folder: Path, form: str, to: str, *, experiment: str | None = None, m
         return _posttrainbench(folder, rows, Path(to), experiment, models, told)
     if form == "harbor":
         return _harbor(folder, rows, Path(to), told)
+    if form in ("wandb", "mlflow"):
+        return _tracker(form, rows, to, experiment or "ptb_runner", told)
     return _table(form, rows, to, told)
 
 
@@ -173,3 +175,19 @@ def _copy_job(job: Path, target: Path, row: Row) -> None:
 def _job_id(job: Path) -> str | None:
     found = read_json(job / "result.json")
     return json.dumps(found.get("id")) if isinstance(found, dict) else None
+
+
+# --- Trackers ---------------------------------------------------------------------------------------
+
+
+def _tracker(form: str, rows: list[Row], to: str, name: str, told: list[str]) -> Exported:
+    found = trackers.runs(rows)
+    if form == "wandb":
+        changed = trackers.to_wandb(found, Path(to), name)
+        following = f"wandb sync {to}/wandb/offline-run-*"
+    else:
+        changed = trackers.to_mlflow(found, to, name)
+        following = (
+            f"mlflow ui --backend-store-uri {to if '://' in to else f'sqlite:///{Path(to).resolve()}/mlflow.db'}"
+        )
+    return Exported(f"{len(found)} runs ({changed} new or changed)", to, told, following)

@@ -30,9 +30,10 @@ from ptb_runner.cell import read_json, write_json
 from ptb_runner.config import options
 from ptb_runner.explain import UsageError
 from ptb_runner.outcome import SCORED, UNSCORABLE, Outcome
+from ptb_runner.results.published import RUN
 from ptb_runner.results.row import Row
 
-RUN, METHOD = "ptb_run.json", "ptb_method.json"
+METHOD = "ptb_method.json"
 UNFINISHED = "_unfinished"  # in RESULTS; their scripts pass over names that begin with an underscore
 REQUIRED = ("gpt5_4", "api", "ptb_lookup")  # judges without whose verdict their scripts leave a whole method out
 
@@ -226,7 +227,7 @@ def _write(place: Path, unfinished: Path, cell: _Cell, trial: dict[str, Any], so
         folder.mkdir(parents=True)
     judged = _write_files(folder, cell, trial, source)
     _copy_logs(folder, cell, source)
-    write_json(folder / RUN, _marker(cell, trial, identity))
+    write_json(folder / RUN, _marker(cell, trial, source, identity))
     if new:
         folder.rename(place)
         if not any(unfinished.iterdir()):
@@ -234,13 +235,14 @@ def _write(place: Path, unfinished: Path, cell: _Cell, trial: dict[str, Any], so
     return set[str]() if trial["outcome"] in UNSCORABLE - {Outcome.flagged} else set[str](REQUIRED) - judged
 
 
-def _marker(cell: _Cell, trial: dict[str, Any], identity: str) -> dict[str, Any]:
+def _marker(cell: _Cell, trial: dict[str, Any], source: Path, identity: str) -> dict[str, Any]:
     """Everything that their form has no place for: with it the run can be read back as what it was."""
-    row = cell.row
+    row, found = cell.row, read_json(source / "result.json")
     names = ("number", "cell_id", "benchmark", "model", "agent", "backend", "overrides", "gpus", "benchmark_options")
     return {
         "schema_version": 1,
         "trial_id": identity,
+        "job_id": (found.get("config") or {}).get("job_id") if isinstance(found, dict) else None,
         "cell": {name: getattr(row, name) for name in names},
         "n_expected": row.score["n_expected"],
         "trial": trial,

@@ -17,7 +17,7 @@ import yaml
 from ptb_runner.config import BenchmarkConfig, MissingScore
 from ptb_runner.explain import UsageError
 from ptb_runner.outcome import SCORED, Outcome, score, trial_record
-from ptb_runner.results import harbor_jobs
+from ptb_runner.results import harbor_jobs, published
 from ptb_runner.results.bundle import opened
 from ptb_runner.results.row import (
     UNKNOWN,
@@ -46,13 +46,16 @@ def read_rows(folder: Path) -> list[Row]:
     """The cells of a folder, whoever made it: this is how everything that shows or compares results sees them.
 
     A sweep's cells as sweep.yaml lists them; the one cell of a cell's folder as number 0; of a Harbor job, or of a
-    folder of Harbor jobs, a row for each agent on each data set; any of these also from a bundle. Raises UsageError
-    when the folder is none of these. Rows' folders are relative to `bundle.opened(folder)`.
+    folder of Harbor jobs, a row for each agent on each data set; the runs of PostTrainBench's result folders; any of
+    these also from a bundle. Raises UsageError when the folder is none of these. The folders of rows are relative to
+    `bundle.opened(folder)`.
     """
     folder = opened(folder)
     own = is_there(folder / "sweep.yaml") or is_there(folder / "cell.yaml")
     if not own and (jobs := harbor_jobs.found(folder)):
         return harbor_jobs.rows(folder, jobs)
+    if not own and (runs := published.found(folder)):
+        return published.rows(folder, runs)
     return [_row(folder, entry) for entry in _entries(folder)]
 
 
@@ -95,7 +98,8 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
 def _only_entry(folder: Path) -> dict[str, Any]:
     if not is_there(folder / "cell.yaml"):
         raise UsageError(
-            f"{folder}: no sweep's and no cell's folder, it has neither sweep.yaml nor cell.yaml; no Harbor job either"
+            f"{folder}: no sweep's and no cell's folder, it has neither sweep.yaml nor cell.yaml;"
+            " no Harbor job or PostTrainBench results either"
         )
     try:
         content = _yaml("cell.yaml", read_bytes(folder / "cell.yaml"))
