@@ -289,6 +289,7 @@ def _copy_logs(folder: Path, cell: _Cell, source: Path) -> None:
     agent = cell.config["agent"]["name"]
     logs = sorted(source.glob("agent/*.txt"), key=lambda path: (path.stem == agent, path.stat().st_size))
     copies = {
+        "cell.yaml": cell.folder / "cell.yaml",  # no secret is in it
         "prompt.txt": cell.folder / "task" / "instruction.md",
         "system_monitor.log": source / "agent" / "system_monitor.log",
         "output.log": source / "verifier" / "test-stdout.txt",

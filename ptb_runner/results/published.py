@@ -9,6 +9,7 @@ scripts.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -87,19 +88,23 @@ def _marker(run: Path) -> dict[str, Any]:
 def _ours(number: int, parts: list[tuple[dict[str, Any], dict[str, Any]]]) -> Row:
     marker = parts[-1][0]
     trials = sorted((trial for _, trial in parts), key=lambda trial: trial["attempt"])
+    first = trials[0]["trial_dir"]
+    trials = [trial | {"trial_dir": os.path.relpath(trial["trial_dir"], first)} for trial in trials]
     own = marker["cell"] | {"number": number}
     names = ("number", "cell_id", "benchmark", "model", "agent", "backend", "overrides", "gpus", "benchmark_options")
     expected = max(part["n_expected"] for part, _ in parts)
-    return _row({name: own[name] for name in names}, trials, expected, marker["provenance"])
+    return _row({name: own[name] for name in names}, first, trials, expected, marker["provenance"])
 
 
-def _row(own: dict[str, Any], trials: list[dict[str, Any]], expected: int, provenance: dict[str, Any]) -> Row:
+def _row(
+    own: dict[str, Any], place: str, trials: list[dict[str, Any]], expected: int, provenance: dict[str, Any]
+) -> Row:
     options = own["benchmark_options"]
     policy = BenchmarkConfig(
         missing_score=MissingScore[options.get("missing_score", "base_model")], zero_shot=options.get("zero_shot", {})
     )
     result = {"trials": trials, "score": score(trials, expected, policy, own["model"]), "provenance": provenance}
-    return Row(**own, folder=".", state="finished", result=result, runner_error=None, problems=[])
+    return Row(**own, folder=place, state="finished", result=result, runner_error=None, problems=[])
 
 
 # --- Theirs -----------------------------------------------------------------------------------------
@@ -120,8 +125,9 @@ def _theirs(number: int, folder: Path, key: tuple[str, str, str], run: Path) -> 
         "benchmark_options": options | {"missing_score": "base_model"},
     }
     problems: list[str] = []
-    trial = _trial(run, run.relative_to(folder).as_posix(), problems)
-    row = _row(own, [trial], 1, {"comparable": None, "not_comparable_because": [], "run": run.name})
+    place = run.relative_to(folder).as_posix()
+    trial = _trial(run, place, problems)
+    row = _row(own, place, [trial], 1, {"comparable": None, "not_comparable_because": [], "run": run.name})
     row.problems.extend(problems)
     return row
 
@@ -157,7 +163,7 @@ def _trial(run: Path, place: str, problems: list[str]) -> dict[str, Any]:
         "task_checksum": None,
         "started_at": None,
         "finished_at": None,
-        "trial_dir": place,
+        "trial_dir": ".",
     }
 
 

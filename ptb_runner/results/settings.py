@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from ptb_runner.results.bundle import opened
 from ptb_runner.results.pairs import Side
 from ptb_runner.results.row import Row, Unreadable, is_there, read_bytes, read_json
 from ptb_runner.results.scores import grouped
@@ -93,7 +94,7 @@ def _known(side: Side, row: Row) -> dict[str, Any]:
 def _identity(folder: Path, name: str) -> dict[str, Any]:
     """The identity that cell.yaml holds; {} where there is none."""
     try:
-        return dict(yaml.load(read_bytes(folder / name / "cell.yaml"), yaml.CSafeLoader)["identity"])
+        return dict(yaml.load(read_bytes(opened(folder) / name / "cell.yaml"), yaml.CSafeLoader)["identity"])
     except (Unreadable, yaml.YAMLError, KeyError, TypeError, ValueError):
         return {}
 
@@ -133,7 +134,7 @@ def parity_table(side: Side) -> ParityTable:
     """Read the parity.json of a side's cells; settings that all cells have alike are one line."""
     found, without, reports = [], [], []
     for row in side.rows:
-        report = _parity(side.folder / row.folder)
+        report = _parity(opened(side.folder) / row.folder)
         if report is None:
             without.append(f"cell {row.number}")
             continue
@@ -178,7 +179,7 @@ def prompts(a: Side, b: Side) -> list[Prompts]:
 
 def _prompt(side: Side, row: Row) -> bytes | None:
     for name in ("task/instruction.md", "prompt.txt"):  # a cell's; a result folder's of PostTrainBench
-        path = side.folder / row.folder / name
+        path = opened(side.folder) / row.folder / name
         if is_there(path):
             return read_bytes(path)
     return None

@@ -40,6 +40,9 @@ def test_our_exports_read_back_as_the_cells_that_they_were(tmp_path: Path) -> No
         assert row.benchmark_options == own.benchmark_options
         assert [trial["outcome"] for trial in row.trials] == [trial["outcome"] for trial in own.trials]
         assert row.result["provenance"] == own.result["provenance"]
+        assert all(
+            (tmp_path / "results" / row.folder / one["trial_dir"] / "ptb_run.json").exists() for one in row.trials
+        )
 
 
 def test_the_benchmarks_own_runs_are_read(tmp_path: Path) -> None:
@@ -71,3 +74,14 @@ def test_a_damaged_run_is_told_and_is_no_score(tmp_path: Path, capsys: pytest.Ca
     assert main(["collect", str(tmp_path / "results")]) == 1
     assert "metrics.json: not valid JSON" in capsys.readouterr().out
     assert read_rows(tmp_path / "results")[0].score["raw"] is None
+
+
+def test_an_export_compares_with_its_sweep_as_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = make_sweep(tmp_path / "sweep", Trained(reward=0.5), Trained(model="qwen3-1.7b", reward=0.25))
+    assert main(["export", str(sweep), "--format", "posttrainbench", "--to", str(tmp_path / "results")]) == 0
+    assert main(["export", str(sweep), "--bundle"]) == 0
+    for other in (tmp_path / "results", tmp_path / "sweep.ptb.tar.gz"):
+        capsys.readouterr()
+        assert main(["compare", str(sweep), str(other), "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+        assert found["settings"] == {"differ": [], "unknown": []}
