@@ -85,6 +85,7 @@ function prepareFilters() {
     select.append(...values.sort(collator.compare).map((text) => new Option(text, text)));
   }
   filters.hidden = false;
+  document.getElementById("plain").hidden = true;
 }
 
 function filter() {
