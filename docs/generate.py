@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ptb_runner import menu
-from ptb_runner.config import options
+from ptb_runner.config import judge_options, options
 from ptb_runner.paths import CONF
 
 PAGE = Path(__file__).parent / "options.md"
@@ -28,9 +28,10 @@ def page() -> str:
 
 
 def _table(prefix: str) -> list[str]:
+    of_judges = judge_options("NAME") if prefix == "judge." else ()
     chosen = [
         item
-        for item in options()
+        for item in (*options(), *of_judges)
         if (item.key.startswith(prefix) if prefix else item.key.partition(".")[0] not in menu.GROUP_HELP)
     ]
     if not chosen:

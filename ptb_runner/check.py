@@ -28,11 +28,13 @@ from ptb_runner.config import (
     MissingScore,
     Option,
     PhaseLimitsConfig,
+    judge_options,
     options,
     task_env_vars,
     typed,
 )
 from ptb_runner.explain import find, unknown_key
+from ptb_runner.judge import judgements, prompts
 from ptb_runner.paths import CONF, TEMPLATES
 from ptb_runner.render import agent_hours, item_limit
 
@@ -60,6 +62,7 @@ def problems(config: DictConfig, conf_dirs: list[str]) -> list[str]:
         *_agent(cell),
         *_benchmark(cell),
         *_content(cell),
+        *_judges(config, cell),
     ]
 
 
@@ -359,3 +362,33 @@ def backend_refusals(cell: Config) -> Iterator[str]:
             f"backend=bubblewrap has no GPU, benchmark.gpus={cell.benchmark.gpus} asks for some\n"
             "  choose a backend with GPUs, or benchmark.gpus=0"
         )
+
+
+_FIELD = re.compile(r"[a-z][a-z0-9_]{0,60}")
+
+
+def _judges(config: DictConfig, cell: Config) -> Iterator[str]:
+    for name, own in cell.judge.panel.items():
+        key = f"judge.panel.{name}"
+        known = {item.key: item for item in judge_options(name)}
+        for inner in _leaves(
+            config.judge.panel[name], known.keys() | {f"{key}.fields"}, {f"{key}.usd_per_mtok"}, f"{key}."
+        ):
+            yield f"command line or file: there is no option {inner!r}\n  here: {', '.join(known)}"
+        for item in known.values():
+            if item.violated_by(value := OmegaConf.select(config, item.key)):
+                yield f"{item.key}={value}: takes {item.allowed}\n  {item.help}"
+        if not judgements.ID.fullmatch(name) or name.endswith(judgements.RERUN):
+            rule = f"letters, digits, dashes, underscores; {judgements.RERUN} is for reruns"
+            yield f"{key}: no name for a judge\n  {rule}"
+        if not prompts.file_of(own).is_file():
+            where = f"a path as seen from here, or a file of {TEMPLATES / 'judge'}"
+            yield f"{key}.prompt={own.prompt}: no such file\n  {where}"
+        if not own.fields:
+            yield f"{key}.fields: needs a value\n  the questions it answers: each field's name, and what true means"
+        for field in own.fields:
+            if not _FIELD.fullmatch(field) or field.startswith("justification_"):
+                yield f"{key}.fields.{field}: no name for a field\n  small letters, digits and underscores"
+    if cell.judge.api_key_var and not _ENV_NAME.fullmatch(cell.judge.api_key_var):
+        # Not repeated: somebody may have pasted the key itself.
+        yield "judge.api_key_var: no variable's name\n  give a name such as OPENAI_API_KEY, never the key itself"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROWS = 40  # cells that a table lists
 SHOWN = 16  # trials that the live view lists; the rest is counted
-_PHASES = ("waiting", "starting", "sandbox", "agent", "collecting", "verifier")
+_PHASES = ("waiting", "starting", "sandbox", "agent", "collecting", "verifier", "judging")
 
 
 def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
@@ -140,11 +140,7 @@ def _closing_lines(result: dict[str, Any], cell: Cell, folder: Path) -> Iterator
     if benchmark.kind is Kind.harbor:
         passed = sum(trial["outcome"] in SCORED and trial["reward"] >= benchmark.pass_reward for trial in trials)
         yield f"{passed}/{score['n_expected']} trials passed"
-    source = f" ({score['final_source'].replace('_', ' ')})" if score["final_source"] else ""
-    yield (
-        f"score: raw {_number(score['raw'])}, final {_number(score['final'])}{source}, "
-        f"coverage {score['n_scored']}/{score['n_expected']} trials scored"
-    )
+    yield score_line(score)
     if not result["provenance"]["comparable"]:
         yield f"not comparable: {'; '.join(result['provenance']['not_comparable_because'])}"
     if any((cell.handoff / trial["name"] / "final_model").is_dir() for trial in trials):
@@ -157,6 +153,24 @@ def _closing_lines(result: dict[str, Any], cell: Cell, folder: Path) -> Iterator
     yield f"next: {next_command(result, folder)}"
 
 
+def score_line(score: dict[str, Any]) -> str:
+    """A cell's score in a line, with where it comes from and its coverage."""
+    source = f" ({score['final_source'].replace('_', ' ')})" if score["final_source"] else ""
+    waiting = score.get("awaits_review")
+    review = f"; {waiting} trials await a review" if waiting else ""
+    return (
+        f"score: raw {_number(score['raw'])}, final {_number(score['final'])}{source}, "
+        f"coverage {score['n_scored']}/{score['n_expected']} trials scored{review}"
+    )
+
+
+def next_of_all(results: list[dict[str, Any]], folder: Path) -> str:
+    """What one would type now that the cells of a folder were judged, reviewed or graded anew."""
+    commands = [next_command(result, folder) for result in results]
+    urgent = next((command for command in commands if not command.startswith("harbor")), None)
+    return urgent or (f"ptb report {folder}" if len(results) > 1 else commands[0])
+
+
 def next_command(result: dict[str, Any], folder: Path) -> str:
     """What one would type now: carry on when something is missing, else look at what happened."""
     if result["score"]["n_scored"] < result["score"]["n_expected"]:
@@ -165,6 +179,10 @@ def next_command(result: dict[str, Any], folder: Path) -> str:
             return f"ptb resume {folder}"
         if Outcome.infra_error in states:
             return f"ptb resume {folder} --retry infra_error"
+        if Outcome.judge_missing in states:
+            return f"ptb rejudge {folder} --only missing"
+    if result["score"].get("awaits_review"):
+        return f"ptb review {folder}"
     return f"harbor view {folder}"
 
 
@@ -295,4 +313,6 @@ def _next_for(folder: Path, states: list[CellState]) -> str:
         return f"ptb resume {shown(folder)}"
     if any(state.outcome == Outcome.infra_error for state in states):
         return f"ptb resume {shown(folder)} --retry infra_error"
+    if any(state.outcome == Outcome.judge_missing for state in states):
+        return f"ptb rejudge {shown(folder)} --only missing"
     return f"harbor view {shown(folder) / '0'}"

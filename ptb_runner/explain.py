@@ -11,7 +11,7 @@ from hydra.errors import ConfigCompositionException, MissingConfigException, Ove
 from omegaconf.errors import OmegaConfBaseException
 
 from ptb_runner import menu
-from ptb_runner.config import GROUPS, Option, options
+from ptb_runner.config import GROUPS, Option, judge_options, options
 
 
 class Exit(IntEnum):
@@ -107,6 +107,8 @@ def find(key: str) -> Option | None:
     """The option behind a full key; an item of a list or table belongs to the option that holds it."""
     known = {item.key: item for item in options()}
     key = re.sub(r"\[\d+\]", "", key)
+    if judge := re.match(r"judge\.panel\.([^.]+)\.", key):
+        known |= {item.key: item for item in judge_options(judge[1])}
     while key and key not in known:
         key = key.rpartition(".")[0]
     return known.get(key)

@@ -8,7 +8,7 @@ import textwrap
 from importlib.metadata import version as version_of
 
 from ptb_runner import menu
-from ptb_runner.config import options
+from ptb_runner.config import judge_options, options
 
 _INTRO = """\
 ptb runs agents on tasks in sandboxes and scores what they leave behind, as a configuration says.
@@ -40,7 +40,7 @@ def print_help(argv: list[str], conf_dirs: list[str]) -> None:
             _entry(f"  {choice}", menu.line(group, choice, conf_dirs), width)
     print("\noptions (those of a group: ptb --help GROUP):")
     wanted = [word for word in argv if word in menu.groups(conf_dirs)]
-    for item in options():
+    for item in (*options(), *judge_options("NAME")):
         group = item.key.partition(".")[0]
         if group in wanted or group not in menu.GROUP_HELP:
             _entry(f"  {item.key}={_shown(item.default)}", f"{item.help} ({item.allowed})", width)

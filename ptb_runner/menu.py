@@ -15,6 +15,7 @@ GROUP_HELP = {
     "budget": "how much of the benchmark: hours, items",
     "content": "where a post-training benchmark's prompt and evaluation come from",
     "pins": "versions in the images",
+    "judge": "LLMs that look for cheating in what each trial left",
     "launcher": "where the runner's own process lives",
     "parity": "settings of published runs, to be compared with them",
     "experiment": "several choices and options under one name",

@@ -15,6 +15,7 @@ from typing import Any
 
 from ptb_runner.cell import read_json
 from ptb_runner.config import BenchmarkConfig, MissingScore
+from ptb_runner.judge import judgements
 
 
 class Outcome(StrEnum):
@@ -34,6 +35,8 @@ class Outcome(StrEnum):
 SCORED = frozenset({Outcome.scored, Outcome.agent_timeout})
 # The agent had its chance and left nothing that counts; a policy may put another score in its place.
 UNSCORABLE = frozenset({Outcome.flagged, Outcome.no_model, Outcome.invalid_model, Outcome.eval_failed})
+# The agent was at work: judges look at what it did.
+JUDGED = SCORED | (UNSCORABLE - {Outcome.flagged})
 
 # Harbor's names for an agent phase that ended in an error after which its work still counts.
 _WORK_COUNTS = frozenset(
@@ -58,6 +61,11 @@ _SHOWN_BYTES, _SHOWN_LINE = 4096, 300  # of what a verifier printed, at most
 
 def trial_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     """The record of one trial for result.json, from its folder; a folder without a result is an infra_error."""
+    return _judged(_verified_record(trial_dir, attempt), trial_dir)
+
+
+def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
+    """The record as the verifier alone would have it."""
     result = read_json(trial_dir / "result.json")
     if not isinstance(result, dict):
         error = _error("NoResult", "the trial left no result", None)
@@ -71,6 +79,22 @@ def trial_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
         error["message"] = f"the verifier left neither reward.txt nor reward.json{_last_words(trial_dir)}"
     metrics = verdict.get("metrics") or (_rewards(result) if outcome in SCORED else None)
     return _record(trial_dir, attempt, result, outcome, reward, error, flags, _finite(metrics))
+
+
+def _judged(record: dict[str, Any], trial_dir: Path) -> dict[str, Any]:
+    """The record with what judges and reviewers say: a trial that they object to, or have not judged, has no reward."""
+    if record["outcome"] not in JUDGED:
+        return record
+    said = judgements.standing(trial_dir)
+    if not said.judgements:
+        return record
+    record |= {"judgements": said.judgements, "review": said.review, "flags": [*record["flags"], *said.flags]}
+    record["judge_cost_usd"] = judgements.cost(trial_dir)
+    if record["outcome"] in SCORED and (said.objections or said.missing):
+        outcome = Outcome.flagged if said.objections else Outcome.judge_missing
+        reasons = said.objections or said.missing
+        record |= {"outcome": str(outcome), "reward": None, "error": _error(str(outcome), "; ".join(reasons), "judge")}
+    return record
 
 
 def _last_words(trial_dir: Path) -> str:
@@ -235,6 +259,7 @@ def _record(
         "reward": reward,
         "metrics": metrics,
         "judgements": {},
+        "review": None,
         "flags": flags,
         "durations_sec": {
             "environment": _seconds(result.get("environment_setup")),
@@ -248,6 +273,7 @@ def _record(
             "output": agent.get("n_output_tokens"),
         },
         "cost_usd": agent.get("cost_usd"),
+        "judge_cost_usd": None,
         "error": error,
         "agent_version": (result.get("agent_info") or {}).get("version"),
         "task_checksum": result.get("task_checksum"),
@@ -272,7 +298,7 @@ def score(trials: list[dict[str, Any]], n_expected: int, benchmark: BenchmarkCon
     `missing_score: base_model` each trial in which the agent left nothing that counts is given the base
     model's zero-shot score; infrastructure errors and cancelled trials are in neither, they lower the
     coverage `n_scored / n_expected`. `final_source` is verifier, base_model_zero_shot or mixed, and null
-    with a null score.
+    with a null score. While `awaits_review` trials wait for a person's word, there is no final score.
     """
     rewards = [trial["reward"] for trial in trials if trial["outcome"] in SCORED]
     raw = sum(rewards) / len(rewards) if rewards else None
@@ -285,12 +311,16 @@ def score(trials: list[dict[str, Any]], n_expected: int, benchmark: BenchmarkCon
         else:
             final = (sum(rewards) + base * replaced) / (len(rewards) + replaced)
             source = "mixed" if rewards else "base_model_zero_shot"
+    awaits = sum((trial.get("review") or {}).get("state") == "awaiting" for trial in trials)
+    if awaits:
+        final, source = None, None
     return {
         "raw": raw,
         "final": final,
         "final_source": source,
         "n_expected": n_expected,
         "n_scored": len(rewards),
+        "awaits_review": awaits,
     }
 
 

@@ -25,6 +25,7 @@ from ptb_runner.cell import (
 )
 from ptb_runner.config import Config, ModalLauncherConfig, task_env_vars, typed
 from ptb_runner.explain import UsageError
+from ptb_runner.judge import prompts
 from ptb_runner.render import agent_hours, render, verifier_hours
 
 
@@ -55,6 +56,7 @@ def preflight(config: Config) -> list[str]:
 def keys(config: Config) -> dict[str, bool]:
     """The names of the variables that the cell needs, and whether each is set; never a value."""
     names = [*config.agent.env_vars, *task_env_vars(config), *config.benchmark.verifier_env_vars]
+    names += [config.judge.api_key_var] if config.judge.panel and config.judge.api_key_var else []
     return {name: bool(os.environ.get(name)) for name in dict.fromkeys(names)}
 
 
@@ -176,6 +178,7 @@ def _prepare(config: Config, plain: dict[str, Any], folder: Path, overrides: lis
             rendered.rename(cell.task)
     finally:
         shutil.rmtree(rendered, ignore_errors=True)
+    prompts.write(cell.config, folder, cell.task)
     if cell.config.parity.id:
         write_json(folder / "parity.json", parity.report(cell.config, cell.task))
     if not (folder / "status.json").exists():

@@ -155,9 +155,10 @@ class _Formatter(logging.Formatter):
 
 
 def redactor(cell: Cell) -> Redactor:
-    """The one for a cell: what its agent and its verifier are given from the host's environment."""
+    """The one for a cell: what its agent, verifier and judges are given from the host's environment."""
     written = yaml.load((cell.folder / "cell.yaml").read_text(), yaml.CSafeLoader)["config"]
     names = _REFERENCE.findall(json.dumps({"agent": written["agent"], "benchmark": written["benchmark"]}))
     benchmark = cell.config.benchmark
     names += [*cell.config.agent.env_vars, *task_env_vars(cell.config), *benchmark.verifier_env_vars]
+    names += [cell.config.judge.api_key_var or ""]
     return Redactor({name: os.environ[name] for name in names if name in os.environ})

@@ -76,14 +76,15 @@ def _lay(layer: Path, task: Path, config: Config) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.suffix == ".j2":
             target = target.with_suffix("")
-            target.write_text(_filled(source, config))
+            target.write_text(filled(source, config))
         else:
             shutil.copyfile(source, target)
         # Only the executable bit: a checkout's umask must not change a task's content.
         target.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
 
 
-def _filled(template: Path, config: Config) -> str:
+def filled(template: Path, config: Config) -> str:
+    """The text of a template for a cell; raises UsageError when it asks for something that there is not."""
     import jinja2
 
     try:

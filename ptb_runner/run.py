@@ -29,7 +29,9 @@ from ptb_runner.attend import attend
 from ptb_runner.cell import Cell, read_json, write_json, write_status
 from ptb_runner.config import Config, KeepModel, Kind
 from ptb_runner.contained import contain
-from ptb_runner.outcome import SCORED, Outcome, score, trial_record, worst
+from ptb_runner.explain import UsageError
+from ptb_runner.judge import judgements, panel
+from ptb_runner.outcome import JUDGED, SCORED, Outcome, score, trial_record, worst
 from ptb_runner.redact import Redactor
 from ptb_runner.render import agent_hours, verifier_hours
 
@@ -59,6 +61,7 @@ class Progress:
     expected: int
     finished: dict[str, str] = field(default_factory=dict)
     running: dict[str, tuple[str, float]] = field(default_factory=dict)
+    ran: set[str] = field(default_factory=set)  # what is left of these is for judges
     gpu_hours: float = 0.0
     usd: float = 0.0
     trial_sec: float = 0.0
@@ -112,6 +115,8 @@ def quiet_harbor() -> None:
     os.environ["HARBOR_TELEMETRY"] = "0"
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     logging.getLogger("harbor").setLevel(logging.INFO)
+    for chatty in ("httpx", "httpx2"):  # a line for each request of a judge
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 async def _run_alone(
@@ -138,13 +143,15 @@ async def run_trials(
     progress = Progress(expected=len(names))
     for name in names:
         if record := _finished(cell, name):
-            progress.count(record, cell.config)
+            progress.ran.add(name)
+            if not _judges_missing(cell, record):
+                progress.count(record, cell.config)
     missing = [config for config in plan.trial_configs if config.trial_name not in progress.finished]
     _write_job(cell, plan, secrets)
     with show(progress) if show else contextlib.nullcontext():
         await _run_missing(cell, missing, progress, secrets, interrupts, shared)
     if interrupts.seen:
-        _set_aside_killed(cell, [name for name in names if name not in progress.finished])
+        _set_aside_killed(cell, [name for name in names if name not in progress.ran])
     _write_job(cell, plan, secrets)
     result = write_result(cell, names, started_at)
     await _settle_handoffs(cell, names, result["trials"])
@@ -168,6 +175,11 @@ def _planned(cell: Cell) -> JobPlan:
         return loop.run_until_complete(_plan(cell))
     finally:
         loop.close()
+
+
+async def trial_configs(cell: Cell) -> list[TrialConfig]:
+    """Harbor's configuration of each trial of a cell, as a run would start it."""
+    return (await _plan(cell)).trial_configs
 
 
 async def _plan(cell: Cell) -> JobPlan:
@@ -303,8 +315,20 @@ def _finished(cell: Cell, name: str) -> dict[str, Any] | None:
     folder = cell.job / name
     if read_json(folder / "result.json") is None:
         return None
-    record = trial_record(folder, _attempt(name))
+    record = _record(cell, name)
     return None if record["outcome"] == Outcome.cancelled else record
+
+
+def _record(cell: Cell, name: str) -> dict[str, Any]:
+    return trial_record(cell.job / name, _attempt(name))
+
+
+def _judges_missing(cell: Cell, record: dict[str, Any]) -> list[str]:
+    """Which of the cell's judges have still to judge a trial that is over."""
+    unjudged = (Outcome.judge_missing, Outcome.flagged)  # what the verifier had said of them counts
+    if record["outcome"] not in (*JUDGED, *unjudged):
+        return []
+    return judgements.missing(cell.job / record["name"], cell.config.judge.panel)
 
 
 def _attempt(name: str) -> int:
@@ -331,11 +355,16 @@ def _set_aside_killed(cell: Cell, cancelled: list[str]) -> None:
             set_aside(cell, name)
 
 
-def set_aside(cell: Cell, name: str) -> None:
-    """Keep an earlier try of a trial under superseded/, with a number, and clear its place."""
+def supersede(cell: Cell, name: str) -> Path:
+    """Move a trial's folder to superseded/, with a number, and return where it is."""
     cell.superseded.mkdir(exist_ok=True)
-    taken = len(list(cell.superseded.glob(f"{name}.*")))
-    (cell.job / name).rename(cell.superseded / f"{name}.{taken + 1}")
+    taken = [int(path.suffix[1:]) for path in cell.superseded.glob(f"{name}.*") if path.suffix[1:].isdecimal()]
+    return (cell.job / name).rename(cell.superseded / f"{name}.{max(taken, default=0) + 1}")
+
+
+def set_aside(cell: Cell, name: str) -> None:
+    """Keep an earlier try of a trial under superseded/, and clear its place."""
+    supersede(cell, name)
     backend.of(cell.config).settle_handoff(cell, name, keep=False)
 
 
@@ -410,9 +439,10 @@ async def _run_missing(
     interrupts: Interrupts,
     shared: asyncio.Semaphore | None,
 ) -> None:
-    """Run trials, `concurrency` of the cell at a time, and of all cells as many as `shared` allows."""
-    slots = asyncio.Semaphore(cell.config.concurrency)
-    work = [_run_trial(cell, config, progress, [slots, *([shared] if shared else [])], secrets) for config in missing]
+    """Run trials, `concurrency` of the cell at a time, and of all cells as many as `shared` allows; then judge them."""
+    slots = [asyncio.Semaphore(cell.config.concurrency), *([shared] if shared else [])]
+    bench = asyncio.Semaphore(cell.config.judge.concurrency)
+    work = [_run_and_judge(cell, config, progress, slots, bench, secrets) for config in missing]
     tasks = [interrupts.start(one) for one in work]
     if not tasks:
         return
@@ -423,35 +453,55 @@ async def _run_missing(
             log.error("a trial ended in an error of the runner", exc_info=error)
 
 
-async def _run_trial(
-    cell: Cell, config: TrialConfig, progress: Progress, slots: list[asyncio.Semaphore], secrets: Redactor
+async def _run_and_judge(
+    cell: Cell,
+    config: TrialConfig,
+    progress: Progress,
+    slots: list[asyncio.Semaphore],
+    bench: asyncio.Semaphore,
+    secrets: Redactor,
 ) -> None:
-    """One trial, run again after an infrastructure error as often as the configuration allows."""
-    name, retry = config.trial_name, cell.config.retry
-    async with contextlib.AsyncExitStack() as held:
-        for slot in slots:
-            await held.enter_async_context(slot)
-        record = await _run_once(cell, config, progress, secrets)
-        for number in range(retry.infra_errors):
-            if record["outcome"] != Outcome.infra_error or record["error"]["phase"] in ("agent", "verifier"):
-                break  # once the agent has worked, doing it all again is for the user to decide
-            wait = retry.wait_sec * 2**number
-            progress.notify(f"{name}: infra_error, again in {wait:g} s{_because(record)}")
-            progress.phase(name, "waiting")
-            _report(cell, progress, "running")
-            await asyncio.sleep(wait)
-            await asyncio.to_thread(set_aside, cell, name)
-            record = await _run_once(cell, config, progress, secrets)
-        progress.end(record, cell.config)
+    """What is missing of one trial: its run, in the slots for sandboxes, and its judges, when it has left them."""
+    name = config.trial_name
+    if name not in progress.ran:
+        async with contextlib.AsyncExitStack() as held:
+            for slot in slots:
+                await held.enter_async_context(slot)
+            await _run_trial(cell, config, progress, secrets)
+        progress.ran.add(name)
+        await _settle_handoff(cell, name, _record(cell, name))
+    record = _record(cell, name)
+    if judges := _judges_missing(cell, record):
+        progress.phase(name, "judging")
         _report(cell, progress, "running")
-    await _settle_handoff(cell, name, record)
+        await panel.judge_trial(cell, name, judges, secrets, bench)
+        record = _record(cell, name)
+    progress.end(record, cell.config)
+    _report(cell, progress, "running")
+
+
+async def _run_trial(cell: Cell, config: TrialConfig, progress: Progress, secrets: Redactor) -> None:
+    """Run one trial, again after an infrastructure error as often as the configuration allows."""
+    name, retry = config.trial_name, cell.config.retry
+    record = await run_once(cell, config, progress, secrets)
+    for number in range(retry.infra_errors):
+        if record["outcome"] != Outcome.infra_error or record["error"]["phase"] in ("agent", "verifier"):
+            return  # once the agent has worked, doing it all again is for the user to decide
+        wait = retry.wait_sec * 2**number
+        progress.notify(f"{name}: infra_error, again in {wait:g} s{_because(record)}")
+        progress.phase(name, "waiting")
+        _report(cell, progress, "running")
+        await asyncio.sleep(wait)
+        await asyncio.to_thread(set_aside, cell, name)
+        record = await run_once(cell, config, progress, secrets)
 
 
 def spent(record: dict[str, Any], config: Config) -> tuple[float, float]:
-    """What a trial has cost so far: GPU-hours, and dollars for its LLM and those GPUs."""
+    """What a trial has cost so far: GPU-hours, and dollars for its LLM, its judges and those GPUs."""
     times = record["durations_sec"]
     hours = config.benchmark.gpus * sum(times[phase] or 0.0 for phase in ("environment", "agent", "verifier")) / 3600
-    return hours, (record["cost_usd"] or 0.0) + hours * config.backend.usd_per_gpu_hour
+    llms = (record["cost_usd"] or 0.0) + (record["judge_cost_usd"] or 0.0)
+    return hours, llms + hours * config.backend.usd_per_gpu_hour
 
 
 def _detail(record: dict[str, Any]) -> str:
@@ -465,7 +515,7 @@ def _because(record: dict[str, Any]) -> str:
     return f": {error['type']}: {first[0][:200]}" if error and first else ""
 
 
-async def _run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets: Redactor) -> dict[str, Any]:
+async def run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets: Redactor) -> dict[str, Any]:
     """Run one Harbor trial; whatever it raises becomes the trial's recorded error, never another trial's."""
     from harbor.trial.trial import Trial
 
@@ -490,7 +540,7 @@ async def _run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets
         progress.running.pop(name, None)
         for left in (folder, cell.handoff / name):  # in a thread: a snapshot can be large
             await asyncio.to_thread(secrets.folder, left)
-    return trial_record(folder, _attempt(name))
+    return _record(cell, name)
 
 
 def _follow(trial: Trial, cell: Cell, progress: Progress, secrets: Redactor) -> None:
@@ -559,7 +609,7 @@ def _write_job(cell: Cell, plan: JobPlan, secrets: Redactor) -> None:
 def write_result(cell: Cell, names: list[str], started_at: str) -> dict[str, Any]:
     """Write result.json from the trials' folders; it holds one record for each trial that was begun."""
     config = cell.config
-    trials = [trial_record(cell.job / name, _attempt(name)) for name in names if (cell.job / name).is_dir()]
+    trials = [_record(cell, name) for name in names if (cell.job / name).is_dir()]
     before = read_json(cell.folder / "result.json") or {}
     result = {
         "schema_version": cells.SCHEMA_VERSION,
@@ -579,6 +629,29 @@ def write_result(cell: Cell, names: list[str], started_at: str) -> dict[str, Any
         "provenance": provenance.provenance(cell, trials),
     }
     write_json(cell.folder / "result.json", result)
+    return result
+
+
+def rescore(cell: Cell) -> dict[str, Any]:
+    """Write the cell's result anew from its trials' folders, after judges, reviewers or a verifier had their say.
+
+    Raises UsageError when there is no result yet.
+    """
+    path = cell.folder / "result.json"
+    before, state = read_json(path), read_json(cell.folder / "status.json")
+    if not isinstance(before, dict) or not isinstance(state, dict):
+        raise UsageError(f"{cell.folder}: has no result yet\n  ptb resume {cell.folder}")
+    trials = [_record(cell, trial["name"]) for trial in before["trials"]]
+    final = score(trials, before["score"]["n_expected"], cell.config.benchmark, cell.config.model.id)
+    result = before | {"trials": trials, "score": final, "rescored_at": cells.now()}
+    write_json(path, result)
+    outcomes = [trial["outcome"] for trial in trials]
+    last = next((trial for trial in reversed(trials) if trial["error"]), None)
+    usd = sum(spent(trial, cell.config)[1] for trial in trials)
+    state |= {"outcome": worst(outcomes), "error": f"{last['name']}{_because(last)}" if last else None}
+    state["attempts"] |= {"by_outcome": dict(Counter(outcomes))}
+    state["spent"] |= {"usd": round(usd, 6)}
+    write_json(cell.folder / "status.json", state | {"updated_at": cells.now()})
     return result
 
 
@@ -610,7 +683,8 @@ def _is_kept(record: dict[str, Any], policy: KeepModel) -> bool:
     unverified = outcome == Outcome.infra_error and record["error"]["phase"] == "verifier"
     if policy is KeepModel.always or unverified or outcome == Outcome.eval_failed:
         return True
-    return policy is KeepModel.scored and outcome in SCORED
+    verified = (*SCORED, Outcome.flagged, Outcome.judge_missing)  # judges may change their minds
+    return policy is KeepModel.scored and outcome in verified
 
 
 def _report(cell: Cell, progress: Progress, state: str) -> None:

@@ -163,6 +163,36 @@ def _printed(tree: Path, command: tuple[str, ...]) -> str:
     return done.stdout
 
 
+def judge_prompt(config: Config, task: Path, judge: str) -> str | None:
+    """What their get_judge_prompt.py asks a judge, from the copy in a task; None when they have no such judge.
+
+    A folder a judge, each with a judge.conf that names its output, is their newer form; the older one has one judge.
+    """
+    tree = task / "judge"
+    judges = next((tree / name for name in JUDGES if (tree / name / "get_judge_prompt.py").is_file()), None)
+    if judges is None:
+        return None
+    model = config.model.hub_id or config.model.id
+    arguments = ["--model", model]
+    output = re.compile(rf'^JUDGE_OUTPUT_ID="?{re.escape(judge)}"?\s*$', re.MULTILINE)
+    own = next((path.parent.name for path in judges.glob("*/judge.conf") if output.search(path.read_text())), None)
+    if own:
+        agent = config.agent.name or config.agent.id
+        arguments += ["--judge", own, "--benchmark-id", config.benchmark.id, "--agent", AGENTS.get(agent, agent)]
+        arguments += ["--agent-config", config.agent.model.rpartition("/")[2]] if config.agent.model else []
+    elif judge == "gpt5_4" and not list(judges.glob("*/judge.conf")):
+        title = tree / TASKS / config.benchmark.id / "benchmark.txt"
+        arguments += ["--benchmark", title.read_text().strip() if title.is_file() else config.benchmark.id]
+    else:
+        return None
+    program = judges / "get_judge_prompt.py"
+    try:
+        return _printed(tree, (sys.executable, str(program.resolve()), *arguments))
+    except subprocess.SubprocessError as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise UsageError(f"{program}: gives no prompt for judge {judge}: {said[-1] if said else error}") from None
+
+
 def _title(found: Checkout) -> str:
     path = found.task / "benchmark.txt"
     return path.read_text().strip() if path.is_file() else found.task.name

@@ -16,6 +16,7 @@ from ptb_runner.cell import Busy, Cell, check_unchanged, locked, mark, read_json
 from ptb_runner.config import InlineConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import Ended
+from ptb_runner.outcome import Outcome
 from ptb_runner.run import Interrupts
 
 log = logging.getLogger(__name__)
@@ -72,8 +73,9 @@ async def _run_one(
 def is_over(cell: Cell) -> bool:
     """Whether nothing is left to do for a cell."""
     state = read_json(cell.folder / "status.json") or {}
-    finished = state.get("attempts", {}).get("finished", 0)
-    return state.get("state") == "finished" and finished >= cell.n_trials
+    attempts = state.get("attempts", {})
+    done = attempts.get("finished", 0) >= cell.n_trials
+    return state.get("state") == "finished" and done and Outcome.judge_missing not in attempts.get("by_outcome", {})
 
 
 class _CellLog(logging.Handler):

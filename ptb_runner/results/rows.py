@@ -191,7 +191,7 @@ def _rebuilt(
 ) -> dict[str, Any] | None:
     """The result of a cell whose runner is at work or was killed, from the trials that are over.
 
-    A record of an earlier result.json stands where it is of the same try, since it may have been judged.
+    A record of an earlier result.json stands where it is of the same try and holds verdicts that are nowhere else.
     Without the benchmark's policy or the number of trials there is no score to speak of: None.
     """
     if status is None or benchmark is None:
@@ -238,7 +238,7 @@ def _trial(folder: Path) -> dict[str, Any] | None:
 
 
 def _same_try(known: dict[str, Any] | None, found: dict[str, Any]) -> bool:
-    return known is not None and known["finished_at"] == found["finished_at"]
+    return known is not None and known["finished_at"] == found["finished_at"] and not found["judgements"]
 
 
 def _not_over(status: dict[str, Any], over: int, begun: int) -> str:

@@ -68,10 +68,9 @@ def test_a_reference_is_applied_and_recorded(planned, name):
     assert report["reference"] == name
     found = used(report)
     assert {key: found[key] for key in REFERENCE[name]} == REFERENCE[name]
-    # There are no judges in this part of the program, and a run without them is not the reference. Nor is a
-    # folder known to be the reference's commit.
-    assert {key for key in unequal(report) if not key.startswith("judges.")} == {"content.commit"}
-    assert [text for text in why if "judges." not in text and "content.commit is unset" not in text] == []
+    # A folder is not known to be the reference's commit.
+    assert unequal(report) == {"content.commit"}
+    assert [text for text in why if "content.commit is unset" not in text] == []
     assert planned(f"parity={name}")[0] == report  # the plus sign is Hydra's, and may be left out
     assert report["equal"] == (not unequal(report))
 

@@ -38,10 +38,12 @@ def tree(folder: Path, shape: str) -> Path:
         "src/eval/tasks/gsm8k/evaluation_code/score.py": "their code",
         "src/eval/tasks/gsm8k/task_context/hints.md": "their hints",
         "src/eval/tasks/gsm8k/info.json": "{}",
-        f"{judges}/get_judge_prompt.py": "pass",
-        f"{judges}/prompt.txt": "judge it",
+        f"{judges}/get_judge_prompt.py": "import os, sys; print('judge it', sys.argv[1:], 'K' in os.environ)",
         f"{judges}/judge_tools/contamination_check.py": "pass",
     }
+    if shape == "new":
+        confs = {"data_contamination_judge": "gpt5_4", "api_usage_judge": "api"}
+        files |= {f"{judges}/{name}/judge.conf": f'JUDGE_OUTPUT_ID="{own}"\n' for name, own in confs.items()}
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

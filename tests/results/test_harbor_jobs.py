@@ -73,6 +73,7 @@ def test_a_row_is_an_agent_on_a_data_set(jobs: Path) -> None:
         "final_source": "verifier",
         "n_expected": 2,
         "n_scored": 2,
+        "awaits_review": 0,
     }
     assert rows["nop"].score["final"] == 0.0
     assert rows["nop"].overrides == ["agent.model=some/llm"]

@@ -1,0 +1,107 @@
+"""Judge saved cells again, or for the first time: nothing of the agent's or the verifier's work is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ptb_runner import cell as cells
+from ptb_runner import parity, redact, run
+from ptb_runner.cell import Cell
+from ptb_runner.config import JudgesConfig
+from ptb_runner.explain import UsageError, nearest
+from ptb_runner.judge import judgements, panel, prompts
+from ptb_runner.outcome import JUDGED, Outcome, trial_record
+
+log = logging.getLogger(__name__)
+
+
+def rejudge(
+    cell: Cell, judges: list[str], *, only_missing: bool, other: JudgesConfig | None, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Have judges look at every trial of a cell, and return its new result.
+
+    `judges` names those of its panel, or of `other`, settings that the cell takes over; [] is all of them. Verdicts
+    that are there stay, the new ones are reruns. Raises UsageError before anything is spent.
+    """
+    with cells.locked(cell.folder):
+        chosen = check(cell, judges, other)
+        run.rescore(cell)  # refuses a cell without a result
+        if other is not None:
+            kept = cell.config.judge.panel | {name: other.panel[name] for name in chosen}
+            settings = replace(
+                other, panel=kept, id=other.id if len(kept) == len(other.panel) else cell.config.judge.id
+            )
+            cell = cells.set_judge(cell, parity.plain(settings))
+        prompts.write(cell.config, cell.folder, cell.task)
+        run.quiet_harbor()
+        secrets = redact.redactor(cell)
+        secrets.log_files()
+        asyncio.run(_judge_all(cell, chosen, only_missing, secrets, tell))
+        return run.rescore(cell)
+
+
+def check(cell: Cell, judges: list[str], other: JudgesConfig | None) -> list[str]:
+    """The judges that are meant; raises UsageError when the cell has none of that name, or their key is missing."""
+    settings = other or cell.config.judge
+    if not settings.panel:
+        raise UsageError(f"{cell.folder}: the cell has no judges\n  type ptb rejudge {cell.folder} judge=v1_1")
+    for name in judges:
+        if name not in settings.panel:
+            guess = nearest(name, settings.panel)
+            hint = f"did you mean {guess}?" if guess else f"there are: {', '.join(settings.panel)}"
+            raise UsageError(f"--judges {name}: no such judge\n  {hint}")
+    variable = settings.api_key_var
+    if variable and not os.environ.get(variable):
+        raise UsageError(f"{variable}: the judges need this variable, and it is not set\n  export {variable}=...")
+    return judges or list(settings.panel)
+
+
+async def _judge_all(
+    cell: Cell, judges: list[str], only_missing: bool, secrets: redact.Redactor, tell: Callable[[str], None]
+) -> None:
+    slots = asyncio.Semaphore(cell.config.judge.concurrency)
+    await asyncio.gather(
+        *(_judge_one(cell, folder, judges, only_missing, secrets, slots, tell) for folder in _trials(cell))
+    )
+
+
+def _trials(cell: Cell) -> Iterator[Path]:
+    """The folders of the trials that there is something to judge of."""
+    for folder in sorted(cell.job.glob("*__*")):
+        if (folder / "result.json").is_file():
+            outcome = trial_record(folder, 0)["outcome"]
+            if outcome in (*JUDGED, Outcome.flagged, Outcome.judge_missing):
+                yield folder
+
+
+async def _judge_one(
+    cell: Cell,
+    folder: Path,
+    judges: list[str],
+    only_missing: bool,
+    secrets: redact.Redactor,
+    slots: asyncio.Semaphore,
+    tell: Callable[[str], None],
+) -> None:
+    wanted = judgements.missing(folder, judges) if only_missing else judges
+    if not wanted:
+        return
+    before = trial_record(folder, 0)["outcome"]
+    await panel.judge_trial(cell, folder.name, wanted, secrets, slots)
+    record = trial_record(folder, 0)
+    said = ", ".join(f"{judge}: {_said(record['judgements'][judge])}" for judge in wanted)
+    changed = f"; {before} -> {record['outcome']}" if before != record["outcome"] else ""
+    tell(f"{folder.name}: {said}{changed}")
+
+
+def _said(one: dict[str, Any]) -> str:
+    if one["verdict"] is None:
+        return f"no verdict ({one['error']['message'][:120]})"
+    raised = [name for name, value in one["verdict"].items() if value is True]
+    return ", ".join(raised) or "clean"

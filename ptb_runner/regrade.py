@@ -1,0 +1,123 @@
+"""Have the verifier score again what agents left, without the agents: a hand-off that was kept, or saved artifacts.
+
+Harbor runs such a trial in the place of the first one, which moves to superseded/ and comes back when the new one
+fails for reasons that are not the work's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ptb_runner import backend, redact, run
+from ptb_runner import cell as cells
+from ptb_runner.cell import Cell, read_json, write_json
+from ptb_runner.config import Kind
+from ptb_runner.explain import UsageError
+from ptb_runner.judge import judgements
+from ptb_runner.outcome import JUDGED, Outcome, trial_record
+
+if TYPE_CHECKING:
+    from harbor.models.trial.config import TrialConfig
+
+log = logging.getLogger(__name__)
+
+# What Harbor does not take over from the trial that is graded again: how long the agent's part took.
+_TIMES = ("environment_setup", "agent_setup", "agent_execution", "started_at")
+
+
+def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tuple[dict[str, Any], bool]:
+    """Grade the trials of a cell again, those with these outcomes ([]: all that the verifier can look at).
+
+    Returns the new result, and whether each trial could be graded. Raises UsageError before anything is spent when
+    what agents left is no longer there.
+    """
+    with cells.locked(cell.folder):
+        cells.check_unchanged(cell)
+        run.rescore(cell)  # refuses a cell without a result
+        names = [folder.name for folder in sorted(cell.job.glob("*__*")) if _is_meant(folder, outcomes)]
+        if gone := [name for name in names if not _is_kept(cell, name)]:
+            kept = f"backend.keep_model={cell.config.backend.keep_model.name}"
+            raise UsageError(
+                f"{cell.folder}: the models of {', '.join(gone[:5])} were not kept ({kept})\n"
+                "  only what is in handoff/ can be graded again"
+            )
+        run.quiet_harbor()
+        secrets = redact.redactor(cell)
+        secrets.log_files()
+        done = asyncio.run(_regrade_all(cell, names, secrets, tell))
+        return run.rescore(cell), done
+
+
+def _is_meant(folder: Path, outcomes: list[str]) -> bool:
+    if not (folder / "result.json").is_file():
+        return False
+    outcome = trial_record(folder, 0)["outcome"]
+    return outcome in (outcomes or (*JUDGED, Outcome.flagged, Outcome.judge_missing))
+
+
+def _is_kept(cell: Cell, name: str) -> bool:
+    """Whether the verifier still finds what the agent left."""
+    return cell.config.benchmark.kind is not Kind.post_train or (cell.handoff / name / "collect.json").is_file()
+
+
+async def _regrade_all(cell: Cell, names: list[str], secrets: redact.Redactor, tell: Callable[[str], None]) -> bool:
+    trials = {config.trial_name: config for config in await run.trial_configs(cell)}
+    slots = asyncio.Semaphore(cell.config.concurrency)
+    with run.Interrupts(backend.of(cell.config).kill_all).handled() as interrupts:
+        run.reap(cell)
+        tasks = [interrupts.start(_regrade_one(cell, trials[name], secrets, slots, tell)) for name in names]
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+    if interrupts.seen:
+        raise KeyboardInterrupt
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+    return all(done)
+
+
+async def _regrade_one(
+    cell: Cell, config: TrialConfig, secrets: redact.Redactor, slots: asyncio.Semaphore, tell: Callable[[str], None]
+) -> bool:
+    from harbor.models.trial.config import SourceTrialConfig
+
+    name = config.trial_name
+    async with slots:
+        before = trial_record(cell.job / name, 0)
+        old = run.supersede(cell, name)
+        config.source_trial = SourceTrialConfig.model_validate({"action": "regrade", "type": "local", "path": old})
+        try:
+            after = await run.run_once(cell, config, run.Progress(expected=1), secrets)
+        except BaseException:  # Ctrl-C, too: the work is not lost
+            _put_back(cell, name, old)
+            raise
+        if after["outcome"] in (Outcome.infra_error, Outcome.cancelled):
+            _put_back(cell, name, old)
+            tell(f"{name}: could not be graded again, its result stays: {after['error']['message'][:300]}")
+            return False
+        _take_over(cell.job / name, old)
+        after = trial_record(cell.job / name, 0)
+        tell(f"{name}: {_told(before)} -> {_told(after)}")
+        return True
+
+
+def _take_over(new: Path, old: Path) -> None:
+    """What the first trial knows and the new one cannot: times of the agent's part, verdicts on its work."""
+    result, before = read_json(new / "result.json"), read_json(old / "result.json")
+    write_json(new / "result.json", result | {name: before.get(name) for name in _TIMES})
+    if (old / judgements.FOLDER).is_dir():
+        shutil.copytree(old / judgements.FOLDER, new / judgements.FOLDER)
+
+
+def _put_back(cell: Cell, name: str, old: Path) -> None:
+    if (cell.job / name).exists():
+        run.supersede(cell, name)
+    old.rename(cell.job / name)
+
+
+def _told(record: dict[str, Any]) -> str:
+    return record["outcome"] if record["reward"] is None else f"{record['outcome']} {record['reward']:.4f}"

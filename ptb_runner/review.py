@@ -1,0 +1,39 @@
+"""A person's word on trials that a judge wants looked at: with name and time, and for the verdicts as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ptb_runner import cell as cells
+from ptb_runner import run
+from ptb_runner.cell import Cell, now, read_json, write_json
+from ptb_runner.explain import UsageError
+from ptb_runner.judge import judgements
+
+
+def open_cases(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The trials of a result that some judge asks a person about, reviewed or not."""
+    return [trial for trial in result["trials"] if trial.get("review")]
+
+
+def review(cell: Cell, trial: str | None, decision: str, note: str, by: str) -> dict[str, Any]:
+    """Accept or reject what a judge asks about in a cell, or in one of its trials, and return the new result.
+
+    A rejected trial counts as flagged. Of all that wait; when none does, the earlier decision is taken again. Raises
+    UsageError when there is nothing to decide.
+    """
+    with cells.locked(cell.folder):
+        cases = open_cases(run.rescore(cell))
+        if trial:
+            cases = [one for one in cases if one["name"] == trial]
+        waiting = [one for one in cases if one["review"]["state"] == "awaiting"] or cases
+        if not waiting:
+            raise UsageError(f"{cell.folder}{f': {trial}' if trial else ''}: no judge asks for a review here")
+        trials = {one["name"]: judgements.seen_of(judgements.read(cell.job / one["name"])) for one in waiting}
+        path = cell.folder / judgements.REVIEWS
+        before = read_json(path) if path.exists() else []
+        if not isinstance(before, list):
+            raise UsageError(f"{path}: is damaged\n  mend it, or move it away: earlier reviews are in it")
+        entry = {"decision": decision, "note": note, "by": by, "at": now(), "trials": trials}
+        write_json(path, [*before, entry])
+        return run.rescore(cell)
