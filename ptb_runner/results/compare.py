@@ -8,7 +8,7 @@ is weighted as scores are.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,8 +85,9 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     """Compare `b` with `a`."""
     paired = pair(a.rows, b.rows, _values(rules.metric))
     weights = _weights([*a.rows, *b.rows], paired.pairs)
-    units = functools.partial(_units, paired.pairs, weights, rules)
-    verdict, why = _verdict(units, rules, [*a.rows, *b.rows], paired.pairs)
+    filled = functools.partial(_units, paired.pairs, weights, rules)
+    units = filled()
+    verdict, why = _verdict(units, filled, rules, [*a.rows, *b.rows], paired.pairs)
     missing = [(one.a.value is None, one.b.value is None) for one in paired.pairs]
     limits = {row.benchmark: _pass_reward(row) for row in [*a.rows, *b.rows]}
     passed = [(*_passed(one, limits[one.benchmark]), one) for one in paired.pairs]
@@ -96,7 +97,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         rules=rules,
         verdict=verdict,
         why=why,
-        difference=_difference(units(), weights is not None, rules),
+        difference=_difference(units, weights is not None, rules),
         paired=paired,
         n_complete=missing.count((False, False)),
         n_missing_a=missing.count((True, False)),
@@ -221,17 +222,19 @@ def _difference(units: Units, weighted: bool, rules: Rules) -> Difference | None
 # --- The verdict --------------------------------------------------------------------------------------
 
 
-def _verdict(units: Any, rules: Rules, rows: list[Row], pairs: list[Pair]) -> tuple[Verdict, list[str]]:
-    """The verdict on the second side, and why it is withheld or not more."""
+def _verdict(
+    units: Units, filled: Callable[..., Units], rules: Rules, rows: list[Row], pairs: list[Pair]
+) -> tuple[Verdict, list[str]]:
+    """The verdict on the second side, and why it is withheld or not more; `filled` gives units without gaps."""
     waiting = [text for row in rows for text in reviews(row)]
     if waiting:
         return "inconclusive", [f"a judge's finding awaits review: {'; '.join(waiting)}"]
     if not any(one.difference is not None for one in pairs):
         return "inconclusive", ["no trial has a value on both sides"]
-    verdict, why = _of(units(), rules)
+    verdict, why = _of(units, rules)
     halves = sum((one.a.value is None) != (one.b.value is None) for one in pairs)
     if halves:
-        could_be = {_of(units(missing=end), rules)[0] for end in (-1.0, 1.0)} - {verdict}
+        could_be = {_of(filled(missing=end), rules)[0] for end in (-1.0, 1.0)} - {verdict}
         if could_be:
             other = " or ".join(sorted(could_be))
             return "inconclusive", [

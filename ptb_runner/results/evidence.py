@@ -12,12 +12,13 @@ because no difference at all in n pairs does not show that there is none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 EXACT, DRAWN = 14, 20_000  # differences whose flips are all looked at; flips that are drawn for more
 POWER = 0.8
+BLOCK = 2_000_000  # numbers in memory at once
 RESAMPLES, LEAST_FOR_BOOTSTRAP = 9_999, 10  # a bootstrap of fewer pairs promises more than it holds
 
 
@@ -98,13 +99,8 @@ def _signs(x: Any, w: Any) -> Tests:
     """
     import numpy as np
 
-    n = len(x)
-    if n <= EXACT:
-        flips = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
-    else:
-        flips = np.random.default_rng(0).integers(0, 2, (DRAWN, n), dtype=np.int8)
-        flips[0] = 0  # the sum as it is, is one of them
-    sums, parts = flips @ (w * x), flips @ w
+    columns = np.column_stack([w * x, w])
+    sums, parts = np.concatenate([flips @ columns for flips in _flips(len(x))]).T
     slack = 1e-12 * (1 + np.abs(w * x).sum())
 
     def above(value: float) -> float:
@@ -116,8 +112,21 @@ def _signs(x: Any, w: Any) -> Tests:
     return above, below
 
 
+def _flips(n: int) -> Iterator[Any]:
+    """Which of n signs to flip, 1 or 0, a row a set: every set, or drawn ones beside that which flips none."""
+    import numpy as np
+
+    if n <= EXACT:
+        yield (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+        return
+    random, at_once = np.random.default_rng(0), max(1, BLOCK // n)
+    yield np.zeros((1, n))
+    for start in range(1, DRAWN, at_once):
+        yield random.integers(0, 2, (min(at_once, DRAWN - start), n), dtype=np.int8)
+
+
 def _passes(gained: int, lost: int, n: int) -> Tests:
-    """McNemar's exact test of no difference, and Tango's score test of any other, where it is stricter of none, too."""
+    """Tango's score test of a difference; of none also McNemar's exact test, whichever claims less."""
     from scipy.stats import binom
 
     above, below = _tango(gained, lost, n)
@@ -157,7 +166,13 @@ def bootstrap(differences: Sequence[float], weights: Sequence[float], alpha: flo
         return (x * w).sum(axis) / w.sum(axis)
 
     found = stats.bootstrap(
-        (x, w), mean, paired=True, n_resamples=RESAMPLES, confidence_level=1 - alpha, rng=np.random.default_rng(0)
+        (x, w),
+        mean,
+        paired=True,
+        n_resamples=RESAMPLES,
+        batch=max(1, BLOCK // len(x)),
+        confidence_level=1 - alpha,
+        rng=np.random.default_rng(0),
     ).confidence_interval
     ends = float(found.low), float(found.high)
     return ends if all(map(math.isfinite, ends)) else None

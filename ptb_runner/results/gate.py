@@ -129,7 +129,7 @@ def _tier(tier: Tier, found: Comparison) -> list[Check]:
         Check(f"{name}: coverage {tier.min_coverage:g} or more", bool(whole) and coverage >= tier.min_coverage, text)
     ]
     if tier.allowed_losses is not None:
-        lost = sum(one in pairs for one in found.lost)
+        lost = sum(tier.holds(one) for one in found.lost)
         checks.append(
             Check(f"{name}: losses {tier.allowed_losses} or fewer", lost <= tier.allowed_losses, f"{lost} lost")
         )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ptb_runner.results.gate import read_policy
 from tests.results.collect_kit import Made, make_sweep
 
 BASE = np.linspace(0.3, 0.6, 10)
@@ -113,3 +114,10 @@ def test_a_wrong_policy_is_refused(ptb, tmp_path, text, told):
 def test_a_policy_that_is_not_there(ptb, tmp_path):
     ran = ptb("compare", "a", "b", "--gate", tmp_path / "none.yaml")
     assert (ran.code, "No such file" in ran.err) == (2, True)
+
+
+def test_the_policy_that_the_page_shows(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+    path = tmp_path / "policy.yaml"
+    path.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    assert [tier.name for tier in read_policy(path).tiers] == ["core", "smoke"]
