@@ -27,6 +27,9 @@ READ_ONLY = "/opt/hf-cache"
 HOME = "/var/tmp/huggingface"
 """Where a sandbox's client of the hub keeps what is its own: HF_HOME."""
 
+VOLUME = "ptb-hf-cache"
+"""Modal's volume, where the configuration names no other."""
+
 _WORKERS = 8
 _HEX_COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_FILE = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
@@ -47,6 +50,11 @@ class Repository:
     def folder(self) -> str:
         """Its folder's name in a home of the hub's client."""
         return f"{self.kind}s--{self.id.replace('/', '--')}"
+
+    @property
+    def key(self) -> str:
+        """All of it in a line."""
+        return " ".join((self.kind, self.id, self.revision or "main", *self.files))
 
     @property
     def name(self) -> str:
@@ -93,6 +101,31 @@ def home(config: Config) -> Path | None:
     return cache() / "huggingface" if chosen == "auto" else Path(chosen).expanduser().resolve()
 
 
+def volume(config: Config) -> str | None:
+    """The same for Modal: the name of a volume."""
+    return VOLUME if config.backend.hf_cache == "auto" else config.backend.hf_cache
+
+
+def _is_there(config: Config, repository: Repository) -> bool:
+    if config.backend.kind != "modal":
+        return held(home(config), repository)
+    filled = read_json(_volume_note(volume(config) or "")) or []
+    return repository.key in filled
+
+
+def _volume_note(name: str) -> Path:
+    """What this machine knows of a volume: asking Modal takes time, and a plan is made offline."""
+    return cache() / "modal_volumes" / f"{name}.json"
+
+
+def note_volume(name: str, repositories: Iterable[Repository]) -> None:
+    """Write down that a volume holds these."""
+    path = _volume_note(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = read_json(path) or []
+    write_json(path, sorted({*known, *(one.key for one in repositories)}))
+
+
 def held(home: Path | None, repository: Repository) -> bool:
     """Whether a cache holds all that is wanted of a repository; nothing is asked of the hub."""
     if home is None:
@@ -126,24 +159,27 @@ def describe(config: Config) -> str:
         return "nothing needed of the hub"
     if config.backend.hf_cache is None:
         return f"not used: each sandbox downloads {', '.join(one.id for one in needed)}"
-    place = home(config)
-    return ", ".join(f"{one.id} ({'there' if held(place, one) else 'missing'})" for one in needed)
+    return ", ".join(f"{one.id} ({'there' if _is_there(config, one) else 'missing'})" for one in needed)
 
 
 def missing(config: Config) -> str | None:
     """What the user may want to do first; None when the cache holds what the cell needs, or is not to be used."""
-    place = home(config)
-    absent = [one.id for one in wanted([config]) if place and not held(place, one)]
-    if not absent:
+    absent = [one.id for one in wanted([config]) if not _is_there(config, one)]
+    if not absent or config.backend.hf_cache is None:
         return None
     names = f"benchmark={config.benchmark.id} model={config.model.id} backend={config.backend.kind}"
     return f"the cache lacks {', '.join(absent)}, each sandbox downloads it anew; first: ptb cache hf {names}"
 
 
 def section(config: Config) -> dict[str, Any]:
-    """What a host's backend adds to Harbor's `environment`: the folders to see, and where the client finds them."""
-    found = folders(config)
-    return {"kwargs": {"hf_repositories": [str(one) for one in found]}, "env": {"HF_HOME": HOME}} if found else {}
+    """What a backend adds to Harbor's `environment`: what of the cache to see, and where the client finds it."""
+    if config.backend.kind == "modal":
+        there = config.backend.hf_cache and any(_is_there(config, one) for one in wanted([config]))
+        found = {"hf_cache": volume(config)} if there else {}
+    else:
+        there = folders(config)
+        found = {"hf_repositories": [str(one) for one in there]}
+    return {"kwargs": found, "env": {"HF_HOME": HOME}} if there else {}
 
 
 # --- Downloading --------------------------------------------------------------------------------------

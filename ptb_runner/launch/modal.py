@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ptb_runner import plan, watch
-from ptb_runner.cell import Cell, now, read_json, write_json
+from ptb_runner import backend, plan, watch
+from ptb_runner.cell import Cell, mark, now, read_cell, read_json, write_json
 from ptb_runner.config import Config, ModalLauncherConfig, OnInterrupt
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import Ended, frozen, job, modal_cell, modal_image
@@ -133,8 +133,6 @@ def _names(sweep: Path) -> dict[str, str]:
 
 def _begin(cell: Cell, code: Path) -> None:
     """A fresh launcher.json, and a status that no longer speaks of the last call."""
-    from ptb_runner.cell import mark
-
     times = job.read(cell.folder).get("submissions", 0) + 1
     fields = {
         "kind": "modal",
@@ -242,12 +240,23 @@ async def _look(folder: Path, record: dict[str, Any], volume: modal.Volume) -> t
         over = await _reason_over(record)
         if over is None:
             state = await fetch_status(volume, record["place"], folder)
+            if state in watch.OVER:  # its call is about to end: nobody is to find the status without the results
+                await fetch(volume, record["place"], folder)
             return (Where.queued if state in (None, "planned") else Where.running), ""
         await fetch(volume, record["place"], folder, whole=True)
+        await asyncio.to_thread(_settle, folder)
     except Exception as error:
         return Where.unknown, f"Modal does not answer: {_said(error)}"
     job.record(folder, fetched_at=now(), error=record.get("error") or over or None)
     return Where.lost, over
+
+
+def _settle(folder: Path) -> None:
+    """Remove the hand-offs of trials that a lost runner left without a result: they will be run again from anew."""
+    cell = read_cell(folder)
+    for place in sorted(cell.handoff.glob("*")):
+        if not (cell.job / place.name / "result.json").exists():
+            backend.of(cell.config).settle_handoff(cell, place.name, False)
 
 
 async def _reason_over(record: dict[str, Any]) -> str | None:
@@ -298,10 +307,10 @@ def bring(folder: Path) -> bool:
     record = job.read(folder)
     if record.get("kind") != "modal" or record.get("fetched_at"):
         return False
-    return refresh_one(folder, record)
+    return _refresh_one(folder, record)
 
 
-def refresh_one(folder: Path, record: dict[str, Any]) -> bool:
+def _refresh_one(folder: Path, record: dict[str, Any]) -> bool:
     import modal
 
     async def look() -> bool:

@@ -19,7 +19,7 @@ from tests.run_kit import QUICK, agent
 pytestmark = [pytest.mark.modal, pytest.mark.timeout(300)]
 
 MODAL = ("launcher=modal", "launcher.sync_sec=1", "launcher.poll_sec=0.5")
-SECRET = "sk-made-up-for-this-test-4711"
+SECRET = "-".join(["sk", "made", "up", "for", "this", "4711"])  # in no file as a whole: sweeps hold copies of this one
 
 
 @dataclass(frozen=True)
@@ -67,3 +67,102 @@ def test_a_sweep_runs_in_functions(ptb, sweep):
     assert "4/4" in ran.out
     assert sweep.left() == []
     assert not sweep.launcher["app"]
+
+
+def scripted(command: str) -> list[str]:
+    return agent("Scripted", command=command)
+
+
+def states(sweep: Sweep, ptb: Callable[..., Any]) -> list[str]:
+    ran = ptb("status", sweep.folder, "--json")
+    return [one["state"] for one in json.loads(ran.out)]
+
+
+def test_detached_then_looked_at_then_stopped(ptb, sweep, monkeypatch):
+    """Only the folder is needed afterwards; what is stopped leaves nothing, and resume does the rest."""
+    monkeypatch.setenv("FAKE_API_KEY", SECRET)
+    options = (
+        *QUICK,
+        *MODAL,
+        f"hydra.sweep.dir={sweep.folder}",
+        "launcher.wait=false",
+        "agent.env_vars=[FAKE_API_KEY]",
+    )
+    first = scripted("if [ $PTB_SEED = 2 ]; then sleep 120; fi; echo $FAKE_API_KEY; printf ok > answer.txt")
+    ran = ptb("-m", *options, *first, "seed=1,2")
+    assert ran.code == 0, ran.err
+    assert f"ptb status {sweep.folder}" in ran.out
+    assert all(one["id"] in sweep.launcher["calls"].values() for one in sweep.calls[-2:])
+    assert set(sweep.server.volumes()) >= {sweep.launcher["volume"]}
+    sweep.wait_for(lambda: states(sweep, ptb)[0] == "finished" and states(sweep, ptb)[1] == "running")
+    assert sweep.cell(0).outcomes == ["scored"]  # fetched though the other one runs
+    sweep.wait_for(lambda: run_kit.in_phase("agent")(sweep.cell(1).status) or not states(sweep, ptb))
+    assert "hello__001" in ptb("logs", sweep.folder, "1/hello__001").out + ptb("logs", sweep.folder, "1").out
+    before = sweep.cell(0).mtimes()
+    stopped = ptb("stop", sweep.folder)
+    assert stopped.code == 0, stopped.out
+    assert states(sweep, ptb) == ["finished", "cancelled"]
+    assert sweep.left() == []
+    assert "signal" in sweep.cell(1).log  # it was asked to stop, and did so itself
+    resumed = ptb("resume", sweep.folder)
+    assert resumed.code == 0, resumed.err
+    assert sweep.cell(0).mtimes() == before
+    sweep.wait_for(lambda: states(sweep, ptb)[1] == "running")
+    assert ptb("stop", sweep.folder).code == 0
+    assert SECRET not in everything_below(sweep.folder, sweep.server.folder / "volumes")
+
+
+def everything_below(*folders: Path) -> str:
+    found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return "".join(path.read_bytes().decode(errors="replace") for path in found)
+
+
+def test_a_call_whose_container_is_lost_is_lost_and_resumed(ptb, sweep):
+    """The trial that was over is not run again; the one under way is."""
+    slow = agent("Scripted", by_attempt={2: "sleep 120"}, command="printf ok > answer.txt")
+    options = (*QUICK, *MODAL, f"hydra.sweep.dir={sweep.folder}", "launcher.wait=false", "concurrency=1", "attempts=2")
+    assert ptb("-m", *options, *slow).code == 0
+    volume = sweep.server.volumes()[sweep.launcher["volume"]]
+    sweep.wait_for(lambda: any(volume.glob("0-1/cell/job/hello__001/result.json")))
+    sweep.wait_for(lambda: any(volume.glob("0-1/cell/job/hello__002")))
+    os.killpg(sweep.calls[-1]["pid"], 9)
+    sweep.wait_for(lambda: states(sweep, ptb) == ["lost"])
+    assert sweep.cell().mtimes().keys() == {"hello__001"}
+    assert "container ended" in sweep.cell().status["error"]
+    assert sweep.left() == []
+    assert ptb("resume", sweep.folder).code == 0
+    sweep.wait_for(lambda: states(sweep, ptb) == ["running"])
+    assert ptb("stop", sweep.folder).code == 0
+    assert "hello__002.1" in [path.name for path in (sweep.folder / "0" / "superseded").iterdir()]
+
+
+def test_what_a_function_lacks_is_told_before_any_trial(ptb, sweep, monkeypatch):
+    """A key that was to be in Modal's secret, and is not; and one that is."""
+    monkeypatch.delenv("FAKE_API_KEY", raising=False)
+    sweep.server.secret("other-keys", ANOTHER="x")
+    sweep.server.secret("my-keys", FAKE_API_KEY=SECRET)
+    needs = (*QUICK, *MODAL, "agent.env_vars=[FAKE_API_KEY]", *agent("Honest"))
+    without = ptb("-m", *needs, f"hydra.sweep.dir={sweep.folder}", "launcher.secrets=[other-keys]")
+    assert without.code == 1
+    assert "FAKE_API_KEY: this variable is needed and is not set" in sweep.cell().status["error"]
+    assert not (sweep.folder / "0" / "job").exists()
+    held = sweep.folder.with_name("held")
+    assert ptb("-m", *needs, f"hydra.sweep.dir={held}", "launcher.secrets=[my-keys]").code == 0
+    assert run_kit.Cell(held / "0").outcomes == ["scored"]
+    assert SECRET not in everything_below(held)
+
+
+def test_what_cannot_run_in_functions_is_refused_before_anything_is_created(ptb, sweep):
+    made = sweep.server.calls("AppCreate"), sweep.server.calls("VolumeGetOrCreate")
+    base = ("-m", *QUICK, *MODAL, *agent("Honest"), f"hydra.sweep.dir={sweep.folder}")
+    long = ptb(*base, "attempts=100", "concurrency=1")
+    assert long.code == 2
+    assert "launcher.timeout_hours=24: too short for 100 trials" in long.err
+    assert "raise concurrency" in long.err
+    held = ptb(*base, "launcher.secrets=[no-such-secret]")
+    assert held.code == 2
+    assert "no-such-secret" in held.err
+    assert "Traceback" not in held.err
+    assert (sweep.server.calls("AppCreate"), sweep.server.calls("VolumeGetOrCreate")) >= made
+    ptb("stop", sweep.folder)
+    assert sweep.left() == []

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from google.protobuf.empty_pb2 import Empty
@@ -41,6 +42,7 @@ class Call:
         self.cancelled = self.given_out = False
         self.folder = state.folder / "containers" / self.task_id
         self.mounts: list[VolumeMount] = []
+        self.chunks: list[api.DataChunk] = []
         self.process: asyncio.subprocess.Process | None = None
         self._state = state
         self.task = asyncio.create_task(self._run())
@@ -194,7 +196,8 @@ class Functions:
         return api.AppCreateResponse(app_id=new_id("ap"))
 
     async def AppPublish(self, request: api.AppPublishRequest) -> api.AppPublishResponse:
-        self.state.apps[request.name] = request.app_id
+        if request.app_state == api.APP_STATE_DEPLOYED:
+            self.state.apps[request.name] = request.app_id
         return api.AppPublishResponse(url="", deployed_at=time.time())
 
     async def AppGetLayout(self, request: api.AppGetLayoutRequest) -> api.AppGetLayoutResponse:
@@ -209,6 +212,8 @@ class Functions:
         return Empty()
 
     async def AppClientDisconnect(self, request: api.AppClientDisconnectRequest) -> Empty:
+        if request.app_id not in self.state.apps.values():  # one that is not deployed ends with its client
+            await self.AppStop(api.AppStopRequest(app_id=request.app_id))
         return Empty()
 
     async def AppStop(self, request: api.AppStopRequest) -> Empty:
@@ -268,6 +273,23 @@ class Functions:
             result=call.result, idx=0, input_id=call.input_id, data_format=call.data_format
         )
         return api.FunctionGetOutputsResponse(outputs=[output], idxs=[0])
+
+    async def FunctionCallGetDataOut(self, request: api.FunctionCallGetDataRequest) -> AsyncIterator[api.DataChunk]:
+        """What a function yields."""
+        call = self._call(request.function_call_id)
+        for _ in range(round(OUTPUTS_SEC / 0.05)):
+            for chunk in call.chunks:
+                if chunk.index > request.last_index:
+                    request.last_index = chunk.index
+                    yield chunk
+            if call.result is not None and request.last_index >= len(call.chunks):
+                return
+            await asyncio.sleep(0.05)
+
+    async def FunctionCallPutDataOut(self, request: api.FunctionCallPutDataRequest) -> Empty:
+        chunks = [api.DataChunk.FromString(one.SerializeToString()) for one in request.data_chunks]
+        self._call(request.function_call_id).chunks += chunks
+        return Empty()
 
     async def FunctionCallCancel(self, request: api.FunctionCallCancelRequest) -> Empty:
         call = self._call(request.function_call_id)
