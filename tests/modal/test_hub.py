@@ -1,4 +1,4 @@
-"""`ptb cache hf backend=modal`: a real function of the real client fills a volume of a fake Modal from a loopback hub."""
+"""`ptb cache hf backend=modal`: a real function fills a volume of a fake Modal from a loopback hub."""
 
 from __future__ import annotations
 
