@@ -60,7 +60,7 @@ def _headline(found: Comparison) -> str:
     if found.difference is None:
         return says
     one, share = found.difference, 100 * (1 - found.rules.alpha)
-    ends = [f"{end:+.4f}" if end is not None else "?" for end in one.interval]
+    ends = [f"{end:+.4f}" if end is not None else "open" for end in one.interval]
     interval = f"{share:.4g}% interval {ends[0]} to {ends[1]}"
     return f"{says}: {one.estimate:+.4f} ({interval}), p = {one.p:.4f}"
 

@@ -43,6 +43,8 @@ class Evidence:
         """The differences that are not ruled out at `alpha`; None for an end that so few pairs leave open."""
         low = _end(self.above, alpha / 2, -self.reach, self.reach)
         high = _end(self.below, alpha / 2, self.reach, -self.reach)
+        if self.mcnemar:  # shares differ by 1 at most
+            low, high = -1.0 if low is None else low, 1.0 if high is None else high
         if self.p > alpha:  # no difference has an exact test of its own, and is not ruled out either
             low, high = low and min(low, 0.0), high and max(high, 0.0)
         return low, high

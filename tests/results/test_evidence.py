@@ -104,6 +104,8 @@ def test_no_pair_that_differs_does_not_show_that_none_can():
     for n in (10, 50):
         low, high = evidence([0.0] * n, even([0] * n), True).interval(0.05)
         assert (low, high) == (pytest.approx(-z2 / (n + z2)), pytest.approx(z2 / (n + z2)))  # Tango's closed form
+    low, high = evidence([-1.0] * 7, even([0] * 7), True).interval(0.05)
+    assert (low, high) == (-1.0, pytest.approx(-0.2913, abs=1e-4))
     clustered = evidence([0.0] * 9 + [0.5], even([0] * 10), True)  # shares of passes, two trials a task
     assert clustered.p_equivalent(0.05) > 0.05
     assert evidence([0.0] * 20, even([0] * 20), False).p_equivalent(0.05) > 0.05  # scores that never varied
