@@ -63,6 +63,8 @@ def collect(folder: Path) -> Collected:
 
     The cells' own files are only read. Raises UsageError when the folder is neither, or cannot be written to.
     """
+    if folder.is_file():
+        raise UsageError(f"{folder}: a file, there is no place in it\n  ptb report {folder}, or ptb export {folder}")
     rows = read_rows(folder)
     problems = [f"cell {row.number}: {problem}" for row in rows for problem in row.problems]
     totals = _totals(rows)

@@ -46,6 +46,13 @@ def export(folder: Path, form: str, to: str, *, experiment: str | None = None, m
     rows = read_rows(folder)
     if not any(row.trials for row in rows):
         raise UsageError(f"{folder}: no trial is over yet, there is nothing to export\n  ptb status {folder}")
+    try:
+        return _export(folder, rows, form, to, experiment, models)
+    except OSError as error:
+        raise UsageError(f"--format {form} --to {to}: {error.filename or to}: {error.strerror or error}") from None
+
+
+def _export(folder: Path, rows: list[Row], form: str, to: str, experiment: str | None, models: Models) -> Exported:
     told = [f"cell {row.number}: {problem}" for row in rows for problem in row.problems]
     if form == "posttrainbench":
         return _posttrainbench(folder, rows, Path(to), experiment, models, told)

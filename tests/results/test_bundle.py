@@ -50,6 +50,7 @@ def test_a_bundle_reads_as_the_sweep_does(sweep: Path, tmp_path: Path, capsys: p
     assert main(["export", str(bundle), "--format", "posttrainbench", "--to", str(tmp_path / "results")]) == 0
     assert main(["report", str(bundle)]) == 0
     assert (tmp_path / "sweep.html").is_file()
+    assert main(["collect", str(bundle)]) == 2
 
 
 def test_the_same_folder_gives_the_same_bytes(sweep: Path, tmp_path: Path) -> None:

@@ -85,3 +85,28 @@ def test_nothing_to_export_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert export(sweep, "csv", tmp_path / "out.csv") == 2
     assert "no trial is over yet" in capsys.readouterr().err
     assert export(tmp_path / "nowhere", "csv", tmp_path / "out.csv") == 2
+
+
+@pytest.mark.parametrize("form", ["posttrainbench", "csv", "harbor"])
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = make_trained(tmp_path / "sweep", Trained())
+    (tmp_path / "file").write_text("")
+    assert export(sweep, form, tmp_path / "file" / "below") == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--format", "csv"],
+        ["--format", "csv", "--to", "x", "--experiment", "y"],
+        ["--format", "jsonl", "--to", "x", "--with-models"],
+        ["--bundle", "--link-models"],
+        ["--bundle", "--max-file-mb", "0"],
+        ["--to", "x"],
+        ["--format", "posttrainbench", "--to", "x", "--experiment", "a/b"],
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(sweep: Path, arguments: list[str]) -> None:
+    assert main(["export", str(sweep), *arguments]) == 2
+    assert not Path("x").exists()
