@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT))
 from ptb_runner.results.report import report  # noqa: E402
 from tests.results.report_kit import make_report_sweep  # noqa: E402
 
-SIZE = {"width": 1180, "height": 1380}
-COLOURS = 64  # enough for text and plots, and a fifth of the bytes
+SIZE = {"width": 1180, "height": 1400}
+COLOURS = 255  # enough for text and plots, and a fraction of the bytes
 
 
 def main() -> None:

@@ -315,4 +315,4 @@ def _next_for(folder: Path, states: list[CellState]) -> str:
         return f"ptb resume {shown(folder)} --retry infra_error"
     if any(state.outcome == Outcome.judge_missing for state in states):
         return f"ptb rejudge {shown(folder)} --only missing"
-    return f"harbor view {shown(folder) / '0'}"
+    return f"ptb report {shown(folder)}"

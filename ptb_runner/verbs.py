@@ -155,6 +155,7 @@ def collect(arguments: list[str]) -> int:
     out.print(collected.headline, markup=False)
     for path in collected.paths:
         out.print(f"wrote {shown(path)}", markup=False)
+    out.print(f"next: ptb report {shown(chosen.folder)}", markup=False)
     return 0 if collected.complete else 1
 
 
@@ -162,7 +163,6 @@ def report(arguments: list[str]) -> int:
     """Write report.html: scores, spending, errors and every trial of a sweep or a cell, in one file for a browser."""
     from rich import progress
 
-    from ptb_runner.results.bundle import opened
     from ptb_runner.results.report import report as write_report
 
     parser = _parser("report")
@@ -175,7 +175,7 @@ def report(arguments: list[str]) -> int:
     def track(trials: list[Any]) -> Iterable[Any]:
         return progress.track(trials, "reading trials", console=out, transient=True, disable=not out.is_terminal)
 
-    written = write_report(opened(chosen.folder), chosen.to or beside or chosen.folder / "report.html", track)
+    written = write_report(chosen.folder, chosen.to or beside or chosen.folder / "report.html", track)
     out.print(f"{written.n_trials} trials, {written.n_scored}/{written.n_planned} planned trials scored")
     out.print(f"wrote {shown(written.path)} ({written.size / 1e6:.1f} MB)", markup=False)
     out.print(f"next: xdg-open {shown(written.path)}", markup=False)

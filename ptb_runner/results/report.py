@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime
 import functools
 import gzip
 import hashlib
@@ -24,6 +25,7 @@ from ptb_runner.explain import UsageError
 from ptb_runner.outcome import SCORED
 from ptb_runner.paths import TEMPLATES
 from ptb_runner.results import overview, plots, trial_page
+from ptb_runner.results.bundle import opened
 from ptb_runner.results.leaderboard import points, ranges, rank, remarks
 from ptb_runner.results.row import Row
 from ptb_runner.results.rows import read_rows
@@ -52,13 +54,17 @@ type Track = Callable[[list[tuple[Row, dict[str, Any]]]], Iterable[tuple[Row, di
 
 
 def report(folder: Path, path: Path, track: Track = iter) -> Reported:
-    """Write the report of a folder to `path`; `track` sees each trial pass.
+    """Write the report of a folder, or of a bundle of one, to `path`; `track` sees each trial pass.
 
     Raises UsageError when the folder cannot be read or the file cannot be written.
     """
-    rows = read_rows(folder)
+    place = opened(folder)
+    rows = read_rows(place)
     totals = overview.totals(rows)
-    html = _page(folder, rows, totals, path.parent, track).encode(errors="backslashreplace")
+    title = "/".join(folder.resolve().parts[-2:])
+    links_from = path.parent.resolve() if place == folder else None  # a bundle's files are nowhere to be linked to
+    pages = _trial_pages(place, rows, links_from, track)
+    html = _page(title, rows, totals, pages).encode(errors="backslashreplace")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(html)
@@ -70,12 +76,12 @@ def report(folder: Path, path: Path, track: Track = iter) -> Reported:
     return Reported(path, len(html), totals["n_trials"], totals["n_scored"], totals["n_planned"])
 
 
-def _page(folder: Path, rows: list[Row], totals: dict[str, Any], at: Path, track: Track) -> str:
+def _page(title: str, rows: list[Row], totals: dict[str, Any], pages: dict[str, str]) -> str:
     style = _minified((HOME / "report.css").read_text()) + _colours()
     script = (HOME / "report.js").read_text()
     scores, outcomes = overview.scores(rows), overview.outcomes(rows)
     return _template("report.html.j2").render(
-        title="/".join(folder.resolve().parts[-2:]),
+        title=title,
         totals=totals,
         style=style,
         script=script,
@@ -91,7 +97,7 @@ def _page(folder: Path, rows: list[Row], totals: dict[str, Any], at: Path, track
         used_outcomes=[name for name in plots.OUTCOMES if any(one["counts"][name] for one in outcomes)],
         errors=overview.errors(rows),
         rows=rows,
-        pages=_trial_pages(folder, rows, at, track),
+        pages=pages,
         provenance=_provenance(rows),
         level=f"{overview.LEVEL:.0%}",
     )
@@ -121,14 +127,14 @@ def _board(scores: list[overview.Score]) -> dict[str, Any]:
     return {"benchmarks": benchmarks, "lines": lines, "notes": notes}
 
 
-def _trial_pages(folder: Path, rows: list[Row], at: Path, track: Track) -> dict[str, str]:
+def _trial_pages(folder: Path, rows: list[Row], links_from: Path | None, track: Track) -> dict[str, str]:
     """Each trial's page, compressed, by the trial's key."""
     pairs = [(row, trial) for row in rows for trial in row.trials]
     room = trial_page.room(len(pairs))
-    return {overview.key_of(*pair): _packed(_trial_page(folder, *pair, at, room)) for pair in track(pairs)}
+    return {overview.key_of(*pair): _packed(_trial_page(folder, *pair, links_from, room)) for pair in track(pairs)}
 
 
-def _trial_page(folder: Path, row: Row, trial: dict[str, Any], at: Path, room: int) -> str:
+def _trial_page(folder: Path, row: Row, trial: dict[str, Any], links_from: Path | None, room: int) -> str:
     place = trial_page.trial_folder(folder, row, trial)
     return _template("trial.html.j2").render(
         row=row,
@@ -136,7 +142,7 @@ def _trial_page(folder: Path, row: Row, trial: dict[str, Any], at: Path, room: i
         command=f"ptb trace DIR {shlex.quote(trial['name'] if row.folder == '.' else overview.key_of(row, trial))}",
         place=place,
         trace=trial_page.excerpt(place, room) if place else None,
-        files=trial_page.files(place, at.resolve()) if place else [],
+        files=trial_page.files(place, links_from) if place else [],
         tails=list(trial_page.tails(place)) if place else [],
         most_files=trial_page.MOST_FILES,
         most_values=trial_page.MOST_VALUES,
@@ -176,6 +182,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "clock": clock,
+        "when": _when,
         "number": _number,
         "compact": _compact,
         "bytes": _bytes,
@@ -213,6 +220,15 @@ def _compact(value: float | None) -> str:
         if value >= unit:
             return f"{value / unit:.1f}{name}"
     return f"{value:.0f}"
+
+
+def _when(time: str | None) -> str:
+    """A time of a record to the second, in UTC."""
+    try:
+        at = datetime.datetime.fromisoformat(time or "")
+    except ValueError:
+        return time or "–"  # noqa: RUF001
+    return f"{at.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S}" if at.tzinfo else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _bytes(size: int) -> str:

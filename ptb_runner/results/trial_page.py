@@ -26,10 +26,10 @@ _LOGS = ("verifier/test-stdout.txt", "trial.log")
 
 @dataclass(frozen=True)
 class File:
-    """A file that a trial left; `href` leads to it from where the report lies."""
+    """A file that a trial left; `href` leads to it from where the report lies, if anything does."""
 
     name: str
-    href: str
+    href: str | None
     size: int
 
 
@@ -54,15 +54,15 @@ def trial_folder(folder: Path, row: Row, trial: dict[str, Any]) -> Path | None:
     return place if inside else None
 
 
-def files(place: Path, report_folder: Path) -> list[File]:
-    """The files below a trial's folder, in order; links are not followed."""
+def files(place: Path, links_from: Path | None) -> list[File]:
+    """The files below a trial's folder, in order; symbolic links are not followed."""
     found = []
     for root, folders, names in os.walk(place):
         folders.sort()
         for name in sorted(names):
             path = Path(root) / name
-            relative = os.path.relpath(path, report_folder)
-            found.append(File(str(path.relative_to(place)), quote(os.fsencode(relative)), path.lstat().st_size))
+            href = quote(os.fsencode(os.path.relpath(path, links_from))) if links_from else None
+            found.append(File(str(path.relative_to(place)), href, path.lstat().st_size))
     return found
 
 

@@ -69,11 +69,11 @@ def test_a_trial_opens_by_its_link_and_the_way_back_leads_to_where_one_was(opene
     page.get_by_role("link", name="All trials").click()
     page.wait_for_selector("#overview", state="visible")
     assert page.evaluate("document.activeElement.textContent") == key
-    assert set(column(page, 6)) == {"■ scored"}
+    assert set(column(page, 7)) == {"■ scored"}
 
 
 def test_the_next_trial_is_the_next_in_the_table_as_it_is_shown(opened, sweep_report):
-    page = opened(sweep_report, "#trials?outcome=scored&all-trials=6.asc")
+    page = opened(sweep_report, "#trials?outcome=scored&all-trials=5.asc")
     keys = column(page, 1)
     page.locator(f"{TRIALS} a").first.click()
     for key in keys[1:]:
@@ -122,10 +122,10 @@ def test_tables_sort_by_keyboard_and_what_is_not_known_comes_last(opened, sweep_
     assert head.get_attribute("aria-sort") == "descending"
     known = sorted((one["reward"] for one in trials(sweep_report).values() if one["reward"] is not None), reverse=True)
     unknown = ["–"] * (len(trials(sweep_report)) - len(known))  # noqa: RUF001
-    assert column(page, 7) == [f"{reward:.4f}" for reward in known] + unknown
+    assert column(page, 6) == [f"{reward:.4f}" for reward in known] + unknown
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "ascending"
-    assert column(page, 7) == [f"{reward:.4f}" for reward in reversed(known)] + unknown
+    assert column(page, 6) == [f"{reward:.4f}" for reward in reversed(known)] + unknown
     assert page.locator("#all-trials th[aria-sort]").count() == 1
 
 
@@ -162,7 +162,7 @@ def test_a_caveats_link_shows_the_trials_that_it_is_about(opened, sweep_report):
     link = page.locator(".caveats a[href*=outcome]").first
     outcome = (link.get_attribute("href") or "").partition("outcome=")[2]
     link.click()
-    assert set(column(page, 6)) == {f"■ {outcome}"}
+    assert set(column(page, 7)) == {f"■ {outcome}"}
 
 
 # --- For everybody ------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ptb_runner.results import overview, plots
+from ptb_runner.results import overview, plots, trial_page
+from ptb_runner.results.bundle import pack
 from ptb_runner.results.report import HOME, report
 from ptb_runner.results.rows import read_rows
 from tests.results.collect_kit import Made, make_sweep
-from tests.results.report_kit import BENCHMARKS, make_planted_sweep, make_report_sweep
+from tests.results.report_kit import BENCHMARKS, Story, make_planted_sweep, make_report_sweep, write_cells
 
 
 def written(folder: Path) -> str:
@@ -85,8 +86,8 @@ def test_every_trial_is_in_the_table_and_has_a_page(sweep, text):
     lines = {line[0]: line for line in table(text, "all-trials")}
     assert lines.keys() == pages(text).keys() == trials.keys()
     for key, one in trials.items():
-        assert one["outcome"] in lines[key][5]
-        assert lines[key][6] == ("–" if one["reward"] is None else f"{one['reward']:.4f}")  # noqa: RUF001
+        assert one["outcome"] in lines[key][6]
+        assert lines[key][5] == ("–" if one["reward"] is None else f"{one['reward']:.4f}")  # noqa: RUF001
         page = pages(text)[key]
         assert one["outcome"] in page
         assert one["error"] is None or one["error"]["message"] in html.unescape(page)
@@ -148,6 +149,45 @@ def test_a_record_that_points_out_of_its_cell_shows_nothing_from_there(tmp_path)
     page = pages(written(folder))["0/hello__001"]
     assert "not yours" not in page
     assert "folder is not there" in page
+
+
+def test_a_bundle_has_the_same_report_but_for_the_links(sweep, tmp_path):
+    pack(sweep, tmp_path / "given.tar.gz")
+    own, given = written(sweep), report(tmp_path / "given.tar.gz", tmp_path / "given.html").path.read_text()
+    assert table(given, "all-trials") == table(own, "all-trials")
+    assert "given.tar.gz</h1>" in given
+    page = next(iter(pages(given).values()))
+    assert "agent/trajectory.json" in page
+    assert "<a href" not in page
+
+
+def test_a_long_trace_keeps_its_beginning_and_more_of_its_end(tmp_path):
+    made = Made(trials=[], expected=1, benchmark="gsm8k")
+    folder = write_cells(tmp_path / "s", [(made, [Story("scored", 0.5, turns=3000)])])
+    found = trial_page.excerpt(folder / "0" / "job" / "gsm8k__001", 40_000)
+    assert found
+    assert 5 < len(found.first) < len(found.last)
+    assert len(found.first) + found.n_left_out + len(found.last) == 3000
+    assert found.first[0].head.startswith("[1] user")
+    assert found.last[-1].head.startswith("[3000] agent")
+    assert sum(len(text) for turn in found.first + found.last for _, text in turn.parts) < 40_000
+    page = pages(written(folder))["0/gsm8k__001"]
+    assert re.search(r"\d+ turns left out here", page)
+
+
+def test_a_verdict_is_shown_with_its_reasons(tmp_path):
+    folder = make_sweep(tmp_path / "s", Made(trials=[1.0]))
+    path = folder / "0" / "result.json"
+    content = json.loads(path.read_text())
+    verdict = {"contamination": True, "justification_contamination": "41 test items, word for word"}
+    said = {"effect": "flag", "verdict": verdict, "model": "gpt-5.4", "review": False}
+    content["trials"][0]["judgements"] = {"gpt5_4": said, "api": {"verdict": None, "error": {"message": "no answer"}}}
+    path.write_text(json.dumps(content))
+    text = " ".join(" ".join(Tags(pages(written(folder))["0/hello__001"]).texts).split())
+    assert "gpt5_4: objects" in text
+    assert "contamination: yes 41 test items, word for word" in text
+    assert "api: no verdict" in text
+    assert "no answer" in text
 
 
 # --- What it quotes is data ---------------------------------------------------------------------------
