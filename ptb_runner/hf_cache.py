@@ -27,7 +27,7 @@ READ_ONLY = "/opt/hf-cache"
 HOME = "/var/tmp/huggingface"
 """Where a sandbox's client of the hub keeps what is its own: HF_HOME."""
 
-VOLUME = "ptb-hf-cache"
+VOLUME = "hf-hub-cache"
 """Modal's volume, where the configuration names no other."""
 
 _WORKERS = 8

@@ -77,11 +77,15 @@ def resume(arguments: list[str]) -> int:
     folder = chosen.folder.resolve()
     found = _cells_of(folder)
     sweep.check_machine([cell.config for cell in found])
+    at_work = {cell.folder for cell in found if launch.bring(cell.folder)}
     for cell in found if again else []:
-        with cells.locked(cell.folder):
-            run.set_aside_outcomes(cell, again)
+        if cell.folder not in at_work:
+            with cells.locked(cell.folder):
+                run.set_aside_outcomes(cell, again)
     if _is_sweep(folder):
         return sweep.run(folder, found)
+    if at_work:
+        raise UsageError(f"{folder}: its runner is at work elsewhere\n  ptb status {folder}")
     _log_to(folder)
     return carry_on(folder)
 
@@ -109,8 +113,11 @@ def stop(arguments: list[str]) -> int:
     chosen = _parser("stop").parse_args(arguments)
     folder = chosen.folder.resolve()
     found = _cells_of(folder)
-    if _is_sweep(folder) and found[0].config.launcher.kind in launch.IN_JOBS:
-        busy = [folder / str(number) for number in launch.cancel(folder, found[0].config.launcher.kind)]
+    kind, whole = found[0].config.launcher.kind, _is_sweep(folder)
+    sweep = folder if whole else folder.parent
+    if kind in launch.IN_JOBS and (sweep / "sweep.yaml").exists():
+        numbers = None if whole else [int(folder.name)]
+        busy = [sweep / str(number) for number in launch.cancel(sweep, kind, numbers)]
     else:
         busy = _stop_here(found)
     out = console()
@@ -458,7 +465,7 @@ def _sweep_status(folder: Path, chosen: argparse.Namespace) -> int:
 
 
 def _cell_status(folder: Path, chosen: argparse.Namespace) -> int:
-
+    elsewhere = launch.bring(folder)
     state = cells.read_json(folder / "status.json")
     if not isinstance(state, dict) or not isinstance(state.get("attempts"), dict):
         raise UsageError(f"{folder / 'status.json'}: missing or damaged\n  ptb resume {folder} writes it anew")
@@ -469,12 +476,13 @@ def _cell_status(folder: Path, chosen: argparse.Namespace) -> int:
     while True:
         for line in _status_lines(state):
             out.print(line, markup=False)
-        held = cells.is_held(folder)
+        held = elsewhere or cells.is_held(folder)
         if state["state"] == "running" and not held:
             out.print(f"but no runner is at work on it; next: ptb resume {shown(folder)}", markup=False)
         if not chosen.watch or not held:
             return 0
         time.sleep(2.0)
+        elsewhere = elsewhere and launch.bring(folder)
         state = cells.read_json(folder / "status.json") or state
 
 

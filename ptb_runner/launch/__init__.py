@@ -56,9 +56,9 @@ def refresh(sweep: Path, kind: str) -> None:
         _module(kind).refresh(sweep)
 
 
-def cancel(sweep: Path, kind: str) -> list[int]:
-    """Cancel all jobs of a sweep, wait for their end, and return the numbers of the cells that still run."""
-    return _module(kind).cancel(sweep)
+def cancel(sweep: Path, kind: str, numbers: list[int] | None = None) -> list[int]:
+    """Cancel jobs of a sweep (None: all), wait for their end, and return the numbers of the cells that still run."""
+    return _module(kind).cancel(sweep, numbers)
 
 
 def bring(cell: Path) -> bool:

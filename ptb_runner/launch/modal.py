@@ -125,7 +125,7 @@ def _names(sweep: Path) -> dict[str, str]:
     known = job.read(sweep)
     if not known.get("app"):
         plain = re.sub(r"[^A-Za-z0-9-]+", "-", f"{sweep.parent.name}-{sweep.name}").strip("-")[-40:]
-        name = f"ptb-{plain}-{secrets.token_hex(4)}"
+        name = f"sweep-{plain}-{secrets.token_hex(4)}"  # `ptb-...` are trials' volumes
         job.record(sweep, kind="modal", app=name, volume=name, calls=known.get("calls", {}), created_at=now())
         known = job.read(sweep)
     return {"app": known["app"], "volume": known["volume"]}

@@ -98,6 +98,10 @@ def test_detached_then_looked_at_then_stopped(ptb, sweep, monkeypatch):
     assert sweep.cell(0).outcomes == ["scored"]  # fetched though the other one runs
     sweep.wait_for(lambda: run_kit.in_phase("agent")(sweep.cell(1).status) or not states(sweep, ptb))
     assert "hello__001" in ptb("logs", sweep.folder, "1/hello__001").out + ptb("logs", sweep.folder, "1").out
+    alone = ptb("status", sweep.folder / "1")
+    assert "agent for" in alone.out
+    assert "no runner is at work" not in alone.out
+    assert "its runner is at work elsewhere" in ptb("resume", sweep.folder / "1").err
     before = sweep.cell(0).mtimes()
     stopped = ptb("stop", sweep.folder)
     assert stopped.code == 0, stopped.out
@@ -134,6 +138,15 @@ def test_a_call_whose_container_is_lost_is_lost_and_resumed(ptb, sweep):
     sweep.wait_for(lambda: states(sweep, ptb) == ["running"])
     assert ptb("stop", sweep.folder).code == 0
     assert "hello__002.1" in [path.name for path in (sweep.folder / "0" / "superseded").iterdir()]
+
+
+def test_a_cell_whose_time_is_up_stops_cleanly(ptb, sweep, monkeypatch):
+    monkeypatch.setattr("ptb_runner.launch.modal._OVERHEAD_SEC", 24 * 3600 - 12)
+    options = (*QUICK, *MODAL, f"hydra.sweep.dir={sweep.folder}")
+    assert ptb("-m", *options, *scripted("sleep 120")).code == 1
+    assert states(sweep, ptb) == ["lost"]
+    assert "time was up" in sweep.cell().status["error"]
+    assert sweep.left() == []
 
 
 def test_what_a_function_lacks_is_told_before_any_trial(ptb, sweep, monkeypatch):
