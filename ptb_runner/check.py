@@ -13,15 +13,18 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ptb_runner import dataset, hf_cache, menu, test_data
+from ptb_runner import dataset, hf_cache, keys, menu, test_data
 from ptb_runner.config import (
     BACKENDS,
     LAUNCHERS,
+    AgentConfig,
+    Auth,
     Config,
     ContentKind,
     Kind,
@@ -79,6 +82,11 @@ def warnings(cell: Config) -> list[str]:
     if own is not None and used != own:
         name = "budget.hours" if cell.agent.timeout_hours is None else "agent.timeout_hours"
         found.append(f"{name}={used:g} differs from the benchmark's {own:g}: not comparable")
+    if keys.login_file(cell.agent) and min(cell.attempts, cell.concurrency) > 1:
+        found.append(
+            "agent.auth=subscription: when a trial renews the login, others that run may be logged out; "
+            "concurrency=1 is safe"
+        )
     limits = [name for name in ("cpus", "memory_mb", "storage_mb") if getattr(benchmark, name) is not None]
     if limits and cell.backend.kind == "bubblewrap":
         named = ", ".join(f"benchmark.{name}" for name in limits)
@@ -214,6 +222,12 @@ def _agent(cell: Config) -> Iterator[str]:
             "agent.import_path: needs a value\n"
             "  type agent.import_path=module:Class for a class of yours, or agent.name=NAME for one of Harbor's"
         )
+    if agent.auth is Auth.subscription and agent.name not in keys.SUBSCRIPTIONS:
+        yield (
+            f"agent.auth=subscription: agent={agent.id} has no login of a subscription that can be used\n"
+            f"  leave it out, or choose one of: {', '.join(keys.SUBSCRIPTIONS)}"
+        )
+    yield from _endpoint(agent) if agent.base_url is not None else ()
     if agent.import_path and not re.fullmatch(r"[\w.]+:\w+", agent.import_path):
         yield f"agent.import_path={agent.import_path}: not of the form module:Class\n  for example my_agents:FastAgent"
     for option, names in (
@@ -226,6 +240,20 @@ def _agent(cell: Config) -> Iterator[str]:
             if not _ENV_NAME.fullmatch(name):
                 # Not repeated: somebody may have pasted the key itself.
                 yield f"{option}: one entry is no variable's name\n  give names such as HF_TOKEN, never the key itself"
+
+
+def _endpoint(agent: AgentConfig) -> Iterator[str]:
+    try:
+        url = urlsplit(agent.base_url or "")
+        valid = url.scheme in ("http", "https") and bool(url.hostname)
+    except ValueError:
+        url, valid = urlsplit(""), False
+    if not valid:
+        yield "agent.base_url: is no http(s) URL\n  for example agent.base_url=http://127.0.0.1:8000/v1"
+    elif url.username or url.password or url.query:
+        yield "agent.base_url: holds more than an address\n  its key goes into agent.env_vars, by name, as the first"
+    if agent.name in ("oracle", "nop"):
+        yield f"agent.base_url: agent={agent.id} asks no LLM\n  leave it out"
 
 
 def _named_by_file(agent_id: str) -> str | None:

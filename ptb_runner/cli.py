@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ptb_runner import config as configs
-from ptb_runner import explain, menu
+from ptb_runner import explain, keys, menu
 from ptb_runner.cell import new_folder
 from ptb_runner.explain import Exit, UsageError
 from ptb_runner.overrides import as_meant
@@ -40,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     _interrupt_on_signals()
     sys.path.insert(0, str(Path.cwd()))  # an agent of one's own is found in the folder one stands in
     try:
+        keys.load_env_file()
         return _dispatch(argv)
     except UsageError as error:
         return print_error(str(error))

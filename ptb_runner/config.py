@@ -107,6 +107,13 @@ class JudgeApi(Enum):
     chat = "chat"
 
 
+class Auth(Enum):
+    """How an agent pays for its LLM."""
+
+    api_key = "api_key"
+    subscription = "subscription"
+
+
 class OnInterrupt(Enum):
     """What Ctrl-C does to jobs that run elsewhere."""
 
@@ -270,6 +277,9 @@ class AgentConfig:
     options: dict[str, Any] = option({}, "Keyword arguments of Harbor's agent class.")
     env: dict[str, str] = option({}, "Settings for the agent's environment; secrets only as ${oc.env:NAME}.")
     env_vars: list[str] = option([], "Names of host variables that the agent needs, such as its API key.")
+    auth: Auth = option(
+        Auth.api_key, "What the agent's LLM is paid with: api_key, or subscription (claude-code, codex).", result=False
+    )
 
 
 @dataclass

@@ -76,7 +76,8 @@ def _disk(folder: Path) -> Check:
 
 
 def _keys(config: Config) -> Iterator[Check]:
-    from ptb_runner.plan import keys
+    from ptb_runner import keys
 
-    for name, found in keys(config).items():
-        yield Check("key", not found, f"{name} is set" if found else f"{name} is not set: export {name}=...")
+    yield from (Check("key", False, f"{name} is there") for name, found in keys.found(config).items() if found)
+    for problem in keys.missing(config):
+        yield Check("key", True, ": ".join(line.strip() for line in problem.splitlines()))

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ptb_runner import backend, check, dataset, parity
+from ptb_runner import backend, check, dataset, keys, parity
 from ptb_runner.cell import (
     Cell,
     check_unchanged,
@@ -23,7 +23,7 @@ from ptb_runner.cell import (
     write_json,
     write_status,
 )
-from ptb_runner.config import Config, ModalLauncherConfig, task_env_vars, typed
+from ptb_runner.config import Config, ModalLauncherConfig, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.judge import prompts
 from ptb_runner.render import agent_hours, render, verifier_hours
@@ -47,31 +47,16 @@ def preflight(config: Config) -> list[str]:
     """What the cell needs of this machine and does not find; nothing is created or launched."""
     return [
         *check.backend_refusals(config),
-        *([] if _has_secrets_elsewhere(config) else _missing_keys(config)),
+        *([] if _has_secrets_elsewhere(config) else keys.missing(config)),
         *_agent_class(config),
         *_sandbox_problems(config),
     ]
-
-
-def keys(config: Config) -> dict[str, bool]:
-    """The names of the variables that the cell needs, and whether each is set; never a value."""
-    names = [*config.agent.env_vars, *task_env_vars(config), *config.benchmark.verifier_env_vars]
-    names += [config.judge.api_key_var] if config.judge.panel and config.judge.api_key_var else []
-    return {name: bool(os.environ.get(name)) for name in dict.fromkeys(names)}
 
 
 def _has_secrets_elsewhere(config: Config) -> bool:
     """Whether Modal may have the keys; the cell's function looks for them before anything is spent."""
     launcher = config.launcher
     return isinstance(launcher, ModalLauncherConfig) and bool(launcher.secrets) and "MODAL_IS_REMOTE" not in os.environ
-
-
-def _missing_keys(config: Config) -> list[str]:
-    return [
-        f"{name}: this variable is needed and is not set\n  export {name}=... and start again"
-        for name, found in keys(config).items()
-        if not found
-    ]
 
 
 def _agent_class(config: Config) -> list[str]:
@@ -243,7 +228,7 @@ def plan(cell: Cell) -> Plan:
         agent_hours=hours[0],
         verifier_hours=hours[1],
         gpu_hours=config.benchmark.gpus * longest * cell.n_trials,
-        keys=keys(config),
+        keys=keys.found(config),
         warnings=[*check.warnings(config), *backend.of(config).warnings(config), *parity.deviations(config)],
     )
 

@@ -20,8 +20,8 @@ from typing import Literal, override
 
 import yaml
 
+from ptb_runner import keys
 from ptb_runner.cell import Cell
-from ptb_runner.config import task_env_vars
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,10 @@ class Redactor:
 
     def __init__(self, secrets: dict[str, str]) -> None:
         self._names: dict[str, str] = {}
+        self.learn(secrets)
+
+    def learn(self, secrets: dict[str, str]) -> None:
+        """Replace these, too: a login may be renewed while it is used."""
         for name, value in ((name, value.strip()) for name, value in secrets.items()):
             if len(value) >= MIN_LENGTH:
                 for form in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
@@ -158,7 +162,4 @@ def redactor(cell: Cell) -> Redactor:
     """The one for a cell: what its agent, verifier and judges are given from the host's environment."""
     written = yaml.load((cell.folder / "cell.yaml").read_text(), yaml.CSafeLoader)["config"]
     names = _REFERENCE.findall(json.dumps({"agent": written["agent"], "benchmark": written["benchmark"]}))
-    benchmark = cell.config.benchmark
-    names += [*cell.config.agent.env_vars, *task_env_vars(cell.config), *benchmark.verifier_env_vars]
-    names += [cell.config.judge.api_key_var or ""]
-    return Redactor({name: os.environ[name] for name in names if name in os.environ})
+    return Redactor({name: os.environ[name] for name in names if name in os.environ} | keys.secrets(cell.config))

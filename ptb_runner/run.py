@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner import backend, provenance, redact
+from ptb_runner import backend, keys, provenance, redact
 from ptb_runner import cell as cells
 from ptb_runner.agent import clis
 from ptb_runner.attend import attend
@@ -286,9 +286,11 @@ def _agent(config: Config) -> dict[str, Any]:
         **clis.endpoint(agent),
         "override_timeout_sec": hours * 3600 if hours is not None else None,
         # Without a version Harbor takes the image's CLI, or installs the newest.
-        "kwargs": dict(agent.options) | ({"version": agent.version} if agent.version not in (None, "latest") else {}),
+        "kwargs": dict(agent.options)
+        | ({"version": agent.version} if agent.version not in (None, "latest") else {})
+        | ({"login_file": str(file)} if (file := keys.login_file(agent)) else {}),
         # Harbor resolves ${NAME} on the host when the trial starts; the value is in no file.
-        "env": dict(agent.env) | {name: f"${{{name}}}" for name in agent.env_vars},
+        "env": dict(agent.env) | {name: f"${{{name}}}" for name in keys.of_agent(agent)},
     }
     return own
 
@@ -538,6 +540,7 @@ async def run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets:
         _record_failure(folder, error)
     finally:
         progress.running.pop(name, None)
+        secrets.learn(keys.secrets(cell.config))
         for left in (folder, cell.handoff / name):  # in a thread: a snapshot can be large
             await asyncio.to_thread(secrets.folder, left)
     return _record(cell, name)

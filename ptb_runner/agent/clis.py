@@ -5,7 +5,7 @@ This module imports nothing of Harbor's: it is asked while a cell is planned.
 
 from __future__ import annotations
 
-from ptb_runner.config import AgentConfig
+from ptb_runner.config import AgentConfig, Auth
 
 CLASSES = {
     "claude-code": "ptb_runner.agent.claude_code:ClaudeCode",
@@ -24,4 +24,5 @@ def endpoint(agent: AgentConfig) -> dict[str, str]:
     url = agent.base_url.rstrip("/")
     if agent.name in _WITHOUT_VERSION:
         url = url.removesuffix("/v1beta").removesuffix("/v1")
-    return {"base_url": url, **({"model_api_key_name": agent.env_vars[0]} if agent.env_vars else {})}
+    has_key = agent.env_vars and agent.auth is Auth.api_key
+    return {"base_url": url, **({"model_api_key_name": agent.env_vars[0]} if has_key else {})}

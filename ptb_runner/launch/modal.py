@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ptb_runner import backend, plan, watch
+from ptb_runner import backend, keys, watch
 from ptb_runner.cell import Cell, mark, now, read_cell, read_json, write_json
 from ptb_runner.config import Config, ModalLauncherConfig, OnInterrupt
 from ptb_runner.explain import UsageError
@@ -184,7 +184,7 @@ async def _submit(sweep: Path, due: list[Cell], code: Path, names: dict[str, str
 
 def variables_of(cell: Cell) -> list[str]:
     """Names of the variables that the cell's runner needs: keys, and what cell.yaml refers to."""
-    return [*plan.keys(cell.config), *_REFERENCE.findall((cell.folder / "cell.yaml").read_text())]
+    return [*keys.of_cell(cell.config), *_REFERENCE.findall((cell.folder / "cell.yaml").read_text())]
 
 
 _LEFT_HERE = frozenset({"handoff", "launcher.json", ".launcher.lock", ".runner.lock"})
