@@ -228,7 +228,7 @@ def _verdict(
     """The verdict on the second side, and why it is withheld or not more; `filled` gives units without gaps."""
     waiting = [text for row in rows for text in reviews(row)]
     if waiting:
-        return "inconclusive", [f"a judge's finding awaits review: {'; '.join(waiting)}"]
+        return "inconclusive", [f"a judge's finding awaits review: {'; '.join(waiting)} (next: ptb review DIR CELL)"]
     if not any(one.difference is not None for one in pairs):
         return "inconclusive", ["no trial has a value on both sides"]
     verdict, why = _of(units, rules)

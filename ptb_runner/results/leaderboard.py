@@ -147,7 +147,8 @@ def remarks(one: AgentScore) -> list[str]:
         found.append("not comparable: see the footnotes")
     if one.n_replaced:
         found.append(f"{one.n_replaced} {'trial counts' if one.n_replaced == 1 else 'trials count'} as the base model")
-    found += [f"awaits review: {text}" for text in one.awaiting_review]
+    if one.awaiting_review:
+        found.append(f"awaits review: {', '.join(one.awaiting_review)} (next: ptb review DIR CELL)")
     return found
 
 
