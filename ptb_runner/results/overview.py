@@ -66,7 +66,7 @@ def caveats(rows: list[Row]) -> list[Caveat]:
 def _reviews(rows: list[Row]) -> Iterator[Caveat]:
     if waiting := [text for row in rows for text in reviews(row)]:
         verb = "awaits" if len(waiting) == 1 else "await"
-        yield Caveat(f"{_count(len(waiting), 'trial')} {verb} a person's review: `ptb review`", waiting)
+        yield Caveat(f"{_count(len(waiting), 'trial')} {verb} a person's review, given with ptb review", waiting)
 
 
 def _coverage(rows: list[Row]) -> Iterator[Caveat]:
@@ -126,6 +126,8 @@ def _unknown(rows: list[Row]) -> Iterator[Caveat]:
             f"{_count(len(costless), 'trial')} of {len(trials)} report no cost: sums of money leave them out", []
         )
     for flag, count in Counter(flag for trial in trials for flag in trial["flags"]).items():
+        if flag.startswith("review_awaiting:"):
+            continue  # told first of all
         yield Caveat(f"{_count(count, 'trial')} marked {flag}", [], f"q={quote(flag, safe='')}")
 
 
@@ -236,6 +238,7 @@ def spending(rows: list[Row]) -> list[dict[str, Any]]:
                 "gpu_hours": total(_gpu_hours(row) for row in own),
                 "tokens": {kind: total(trial["tokens"][kind] for trial in trials) for kind in TOKENS},
                 "cost_usd": cost,
+                "judges_usd": total(trial.get("judge_cost_usd") for trial in trials),
                 "cost_per_scored": cost / scored if cost is not None and scored else None,
             }
         )

@@ -35,7 +35,7 @@ class File:
 
 def whole(trial: dict[str, Any]) -> dict[str, Any]:
     """A record with everything that a page shows: those of other versions and of plain Harbor jobs may hold less."""
-    names = ("attempt", "task", "agent_version", "task_checksum", "metrics", "trial_dir")
+    names = ("attempt", "task", "agent_version", "task_checksum", "metrics", "trial_dir", "review", "judge_cost_usd")
     judgements = trial.get("judgements")
     judged = {"judgements": judgements if isinstance(judgements, dict) else {}}
     error = {"error": {"phase": None} | trial["error"]} if trial["error"] else {}

@@ -41,6 +41,7 @@ class Story:
     reward: float | None
     flagged_by: str | None = None
     turns: int = 12
+    no_verdict: bool = False  # the judge failed
     planted: str = ""  # text that stands wherever results can hold text
 
 
@@ -123,9 +124,10 @@ def write_cells(folder: Path, cells: Sequence[tuple[Made, list[Story]]], dice: r
 def _story(dice: random.Random, made: Made, failing: float, turns: int) -> Story:
     if dice.random() < failing:
         weights = [weight for _, weight in FAILURES.values()]
-        outcome = dice.choices([*FAILURES, "flagged"], [*weights, 3])[0]
-        if outcome == "flagged":
-            return Story("scored", _reward(dice, made), dice.choice(("gpt5_4", "gpt5_4", "general")), turns)
+        outcome = dice.choices([*FAILURES, "flagged", "judge_missing"], [*weights, 3, 1])[0]
+        if outcome in ("flagged", "judge_missing"):
+            judge = dice.choice(("gpt5_4", "gpt5_4", "general"))
+            return Story("scored", _reward(dice, made), judge, turns, no_verdict=outcome == "judge_missing")
         return Story(outcome, _reward(dice, made) if outcome == "agent_timeout" else None, None, turns)
     return Story("scored", _reward(dice, made), None, turns)
 
@@ -269,13 +271,13 @@ def _write_judgement(folder: Path, judge: str, story: Story) -> None:
         "judge": judge,
         "effect": "review" if judge == "general" else "flag",
         "fields": ["contamination", "disallowed_model"],
-        "verdict": verdict,
+        "verdict": None if story.no_verdict else verdict,
         "model": "gpt-5.4",
         "effort": "xhigh",
         "turns": 9,
         "tokens": {"input": 120000, "cached": 90000, "output": 4000},
         "cost_usd": 0.31,
-        "error": None,
+        "error": {"type": "RateLimitError", "message": "429 after 5 tries"} if story.no_verdict else None,
         "finished_at": "2026-11-21T08:00:00+00:00",
     }
     (folder / f"{judge}.json").write_text(json.dumps(content))
