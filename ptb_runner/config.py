@@ -94,12 +94,6 @@ class JudgeEffect(Enum):
     review = "review"
 
 
-class JudgeEngine(Enum):
-    """What runs a judge."""
-
-    api = "api"
-
-
 class JudgeApi(Enum):
     """Which form of the OpenAI API a judge is asked through."""
 
@@ -347,7 +341,6 @@ class JudgesConfig:
     panel: dict[str, JudgeConfig] = option(
         {}, "The judges by id, each {prompt, fields, effect, model, effort, max_turns ...}.", result=False
     )
-    engine: JudgeEngine = option(JudgeEngine.api, "What runs them: our own loop over the API.", result=False)
     api: JudgeApi = option(JudgeApi.responses, "The form of the API: responses, or chat (completions).", result=False)
     base_url: str | None = option(None, "An OpenAI-compatible API; null: OPENAI_BASE_URL, else OpenAI's.", result=False)
     api_key_var: str | None = option(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_runner import test_data, trace
-from ptb_runner.cell import Cell, now, write_json
+from ptb_runner.cell import Cell, now, read_json, write_json
 from ptb_runner.config import JudgeConfig, JudgesConfig, PriceConfig
 from ptb_runner.judge import judgements, prompts
 from ptb_runner.judge.evidence import Evidence
@@ -83,7 +83,6 @@ def _judgement(
         "effect": own.effect.name,
         "verdict": hearing.verdict,
         "error": error,
-        "engine": judges.engine.name,
         "api": judges.api.name,
         "model": judges.model or own.model,
         "effort": judges.effort or own.effort,
@@ -114,11 +113,19 @@ def _one_line(raised: Exception) -> str:
 # --- The evidence -------------------------------------------------------------------------------------
 
 
+def _task_of(cell: Cell, trial_dir: Path) -> Path:
+    """The task folder of a trial; a dataset's cell has several."""
+    if cell.tasks == [cell.task]:
+        return cell.task
+    path = ((read_json(trial_dir / "config.json") or {}).get("task") or {}).get("path") or ""
+    return next((task for task in cell.tasks if task.name == Path(path).name), cell.task)
+
+
 def evidence_of(cell: Cell, trial_dir: Path) -> Evidence:
     """What a trial left, under the names that judges are told; the verifier's own files are not among it."""
     places = {
         "trace.txt": (trial_dir, f"{judgements.FOLDER}/trace.txt"),
-        "instruction.md": (cell.task, "instruction.md"),
+        "instruction.md": (_task_of(cell, trial_dir), "instruction.md"),
         "agent": (trial_dir, "agent"),
         "steps": (trial_dir, "steps"),
         "workspace": (trial_dir, f"{COLLECTED}/workspace"),

@@ -98,45 +98,6 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_all_clean_keeps_the_score(judged):
-    with serving(scripts()) as api:
-        ran, cell = judged(api)
-    assert ran.code == 0
-    assert cell.result["score"]["final"] == 1.0
-    assert sorted(cell.trial()["judgements"]) == sorted(FIELDS)
-    assert cell.trial()["flags"] == []
-    assert cell.trial()["review"] is None
-    # The judges were told about this run.
-    prompt = api.by("api")[0].body["input"][0]["content"]
-    assert "scripted" in prompt or "test" in prompt
-
-
-@pytest.mark.parametrize(
-    "trouble",
-    [{"status": 500}, {"status": 401}, {"say": "It looks fine to me: contamination false."}],
-    ids=["server", "key", "no verdict"],
-)
-def test_a_judge_that_gives_no_verdict_is_missing_not_clean(ptb, judged, trouble):
-    with serving(scripts(gpt5_4=[trouble])) as api:
-        ran, cell = judged(api)
-        assert ran.code == 1
-        assert cell.outcomes == ["judge_missing"]
-        assert cell.trial()["reward"] is None
-        assert cell.trial()["error"]["message"].startswith("gpt5_4: ")
-        assert "ptb rejudge cell --only missing" in ran.out
-        assert cell.result["score"]["final"] is None
-        [row] = read_rows(cell.folder)
-        assert row.trials[0]["outcome"] == "judge_missing"
-    with serving({"*": [says("gpt5_4")]}) as api:
-        ran = ptb("rejudge", "cell", "--only", "missing", "judge=gpt5_4", f"judge.base_url={api.url}")
-    assert ran.code == 0, ran.err
-    assert {one.body["model"] for one in api.seen} == {"gpt-5.4"}  # one judge alone was missing
-    assert cell.outcomes == ["scored"]
-    assert cell.trial()["judgements"]["gpt5_4"]["rerun"] is True
-    assert cell.result["score"]["final"] == 1.0
-    assert cell.status["attempts"]["by_outcome"] == {"scored": 1}
-
-
 def test_judges_work_when_the_trial_has_left_its_slot(judged):
     """The only slot is free while trial 1 is judged: its judges wait here until trial 2 has run."""
     ran_second = threading.Event()
@@ -155,11 +116,17 @@ def test_judges_work_when_the_trial_has_left_its_slot(judged):
     assert ran.code == 0
     assert ran_second.is_set()
     assert cell.outcomes == ["scored", "scored"]
+    assert cell.result["score"]["final"] == 1.0
+    assert sorted(cell.trial()["judgements"]) == sorted(FIELDS)
+    assert cell.trial()["flags"] == []
+    assert cell.trial()["review"] is None
 
 
 def test_resuming_asks_only_the_judges_that_are_missing(ptb, judged):
     with serving(scripts(api=[{"status": 500}])) as api:
-        _, cell = judged(api, *QUICK, *HONEST, "attempts=2")
+        ran, cell = judged(api, *QUICK, *HONEST, "attempts=2")
+        assert ran.code == 1
+        assert "ptb rejudge cell --only missing" in ran.out
         assert cell.outcomes == ["judge_missing"] * 2
         before = cell.mtimes()
         api.scripts["api"] = scripts()["api"]
@@ -231,10 +198,36 @@ def test_a_saved_cell_is_judged_for_the_first_time_and_again(ptb, saved):
         assert names == ["api.json", "api_rerun.json"]
         api.scripts["api"] = [{"status": 500}]
         ptb("rejudge", "cell", "--judges", "api")
-        assert saved.outcomes == ["judge_missing"] * 2 or saved.outcomes == ["scored"] * 2
+        assert saved.outcomes == ["scored"] * 2  # a rerun without a verdict does not undo the first one
     assert saved.mtimes() == before
     kept = saved.folder / "job/hello__001/judgements/superseded/api_rerun.1.json"
     assert json.loads(kept.read_text())["verdict"]["disallowed_api_usage"] is True
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [{"status": 500}, {"status": 401}, {"say": "It looks fine to me: contamination false."}],
+    ids=["server", "key", "no verdict"],
+)
+def test_a_judge_that_gives_no_verdict_is_missing_not_clean(ptb, saved, trouble):
+    with serving(scripts(gpt5_4=[trouble])) as api:
+        ran = rejudged(ptb, api)
+    assert ran.code == 1
+    assert "next: ptb rejudge cell --only missing" in ran.out
+    assert saved.outcomes == ["judge_missing"] * 2
+    assert saved.trial()["reward"] is None
+    assert saved.trial()["error"]["message"].startswith("gpt5_4: ")
+    assert saved.result["score"]["final"] is None
+    [row] = read_rows(saved.folder)
+    assert row.trials[0]["outcome"] == "judge_missing"
+    with serving({"*": [says("gpt5_4")]}) as api:
+        ran = ptb("rejudge", "cell", "--only", "missing", "judge=gpt5_4", f"judge.base_url={api.url}")
+    assert ran.code == 0, ran.err
+    assert {one.body["model"] for one in api.seen} == {"gpt-5.4"}  # one judge alone was missing
+    assert saved.outcomes == ["scored"] * 2
+    assert saved.trial()["judgements"]["gpt5_4"]["rerun"] is True
+    assert saved.result["score"]["final"] == 1.0
+    assert saved.status["attempts"]["by_outcome"] == {"scored": 2}
 
 
 def test_an_unknown_judge_and_a_missing_key_stop_before_anything_is_asked(ptb, saved, monkeypatch):

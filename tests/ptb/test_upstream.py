@@ -11,6 +11,7 @@ import pytest
 
 from ptb_runner.doctor import compose
 from ptb_runner.explain import UsageError
+from ptb_runner.judge import prompts
 from ptb_runner.render import render
 
 # The older program asks for the title, the newer one for the id and the number of GPUs.
@@ -167,3 +168,21 @@ def test_what_cannot_be_fetched_is_told(tmp_path, monkeypatch, repository, commi
     with pytest.raises(UsageError, match=said):
         render(config, tmp_path / "task")
     assert list((tmp_path / "cache").glob("upstream/*/*")) == []
+
+
+@pytest.mark.parametrize("shape", ["new", "old"])
+def test_judges_are_asked_what_the_checkout_asks_them(tmp_path, monkeypatch, shape):
+    monkeypatch.setenv("K", "a key")
+    checkout = tree(tmp_path / "ptb", shape)
+    task = rendered(tmp_path / "task", checkout)
+    overrides = ["benchmark=gsm8k", "content=upstream", f"content.path={checkout}", "agent=codex", "judge=v1_1"]
+    prompts.write(compose(overrides), tmp_path, task)
+    texts = {path.stem: path.read_text() for path in (tmp_path / "judges").iterdir()}
+    assert texts.keys() == {"gpt5_4", "api", "ptb_lookup", "general"}
+    assert texts["gpt5_4"].startswith("judge it")
+    assert "'--model', 'Qwen/Qwen3-1.7B-Base'" in texts["gpt5_4"]
+    assert texts["gpt5_4"].strip().endswith("False")  # their program is given no keys
+    assert texts["api"].startswith("judge it") == (shape == "new")
+    if shape == "new":
+        assert "'--agent', 'codex', '--agent-config', 'gpt-5.5'" in texts["api"]
+    assert "PostTrainBench itself" in texts["ptb_lookup"]  # ours, where they have none
