@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,32 +13,12 @@ from ptb_runner import hf_cache
 from ptb_runner.doctor import compose, compose_all
 from ptb_runner.hf_cache import Repository
 from ptb_runner.sandbox.environment import HF_LAYER
-from tests.fakes import hub_server
+from tests import hub_kit
+from tests.hub_kit import MODEL, WEIGHTS
 
-MODEL, DATA = "models/Qwen/Qwen3-1.7B-Base", "datasets/openai/gsm8k"
-WEIGHTS = os.urandom(300_000)
-FILES = {
-    MODEL: {"config.json": b"{}", "model.safetensors": WEIGHTS, "pytorch_model.bin": b"the same once more"},
-    DATA: {"main/test.parquet": b"items", "README.md": b"about"},
-}
 CELL = ("benchmark=gsm8k", "model=qwen3-1.7b")
 
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[hub_server.Hub]:
-    """A hub; the client reads its address when it is imported."""
-    import huggingface_hub.constants as constants
-
-    monkeypatch.setenv("PTB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "nobody's"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    with hub_server.running({name: dict(files) for name, files in FILES.items()}) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        yield server
+hub = hub_kit.hub
 
 
 @pytest.fixture

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests import hub_kit
 from tests.podman.podman_kit import IMAGE, PODMAN, containers, dockerfile_task, images, podman
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, Cell, Running, agent, in_phase, make_task, only_cell, start
 
 pytestmark = [pytest.mark.podman, pytest.mark.usefixtures("image")]
 
 OK = "printf ok > answer.txt"
+
+hub = hub_kit.hub
 
 
 def test_hello_sixteen_at_eight(ptb):
@@ -221,3 +224,13 @@ def test_doctor(ptb):
     ran = ptb("doctor", "benchmark=hello", *PODMAN)
     assert ran.code == 0, ran.out
     assert "could be read and" in " ".join(ran.out.split())
+
+
+def test_a_container_sees_the_hub_cache_and_writes_beside_it(ptb, hub, tmp_path):
+    own = ("benchmark=hello", "model.hub_id=Qwen/Qwen3-1.7B-Base")
+    assert ptb("cache", "hf", *own, "backend=podman").code == 0
+    seen = "cat $HF_HOME/hub/models--Qwen--*/snapshots/*/config.json && touch $HF_HOME/hub/y"
+    kept = "! touch /opt/hf-cache/models--Qwen--Qwen3-1.7B-Base/x"
+    ran = ptb(*own, *PODMAN, *agent("Scripted", command=f"set -e; {seen}; {kept}; {OK}"))
+    assert ran.code == 0, ran.out + ran.err
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.name in ("x", "y")]
