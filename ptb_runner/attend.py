@@ -41,6 +41,8 @@ def attend(trial: Trial, config: Config, secrets: Redactor) -> None:
     looking: list[asyncio.Task[None]] = []
 
     async def begin(_: Any) -> None:
+        if config.benchmark.kind is Kind.post_train:
+            await _start_clock(trial)
         every = config.progress.agent_log_sec
         if every and not trial.agent_environment.is_path_mounted(
             trial.agent_env_paths.agent_dir, trial.paths.agent_dir
@@ -58,6 +60,14 @@ def attend(trial: Trial, config: Config, secrets: Redactor) -> None:
 
     trial.add_hook(TrialEvent.AGENT_START, begin)
     trial.add_hook(TrialEvent.AGENT_END, end)
+
+
+async def _start_clock(trial: Trial) -> None:
+    """Let the agent's timer begin now, as Harbor's limit does: setting the agent up may have taken minutes."""
+    with contextlib.suppress(Exception):  # it has begun before, when the sandbox was ready
+        await trial.agent_environment.exec(
+            "! test -e /timer_start || date +%s > /timer_start", cwd="/", timeout_sec=_EXEC_SEC
+        )
 
 
 # --- Logs -------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ptb_runner import dataset, hf_cache, keys, menu, test_data
+from ptb_runner.agent import clis
 from ptb_runner.config import (
     BACKENDS,
     LAUNCHERS,
@@ -230,6 +231,7 @@ def _agent(cell: Config) -> Iterator[str]:
     yield from _endpoint(agent) if agent.base_url is not None else ()
     if agent.import_path and not re.fullmatch(r"[\w.]+:\w+", agent.import_path):
         yield f"agent.import_path={agent.import_path}: not of the form module:Class\n  for example my_agents:FastAgent"
+    yield from _reprompt(cell)
     for option, names in (
         ("agent.env_vars", agent.env_vars),
         ("benchmark.env_vars", cell.benchmark.env_vars),
@@ -254,6 +256,27 @@ def _endpoint(agent: AgentConfig) -> Iterator[str]:
         yield "agent.base_url: holds more than an address\n  its key goes into agent.env_vars, by name, as the first"
     if agent.name in ("oracle", "nop"):
         yield f"agent.base_url: agent={agent.id} asks no LLM\n  leave it out"
+
+
+def _reprompt(cell: Config) -> Iterator[str]:
+    least, hours = cell.agent.reprompt.min_remaining_min, agent_hours(cell)
+    if least is None:
+        return
+    if cell.agent.name not in clis.CLASSES:
+        yield (
+            f"agent.reprompt.min_remaining_min: agent={cell.agent.id} cannot be prompted again\n"
+            f"  only {', '.join(clis.CLASSES)} can; leave it out"
+        )
+    elif hours is None:
+        yield (
+            "agent.reprompt.min_remaining_min: the agent's time is not known\n"
+            "  type budget.hours=HOURS, which all its prompts together then have"
+        )
+    elif least >= hours * 60:
+        yield (
+            f"agent.reprompt.min_remaining_min={least:g}: so much is never left of {hours:g} hours\n"
+            "  give less, or leave it out"
+        )
 
 
 def _named_by_file(agent_id: str) -> str | None:

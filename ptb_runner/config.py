@@ -256,6 +256,19 @@ class ModelConfig:
 
 
 @dataclass
+class RepromptConfig:
+    """Whether an agent that says it is done is prompted again, within the same budget."""
+
+    min_remaining_min: float | None = option(
+        None,
+        "Minutes that must be left of its hours for an agent that is done to be prompted again; null: never.",
+        above=0,
+    )
+    max: int = option(10, "Times that it is prompted again at most.", least=1)
+    pause_sec: float = option(30.0, "Wait before each further prompt (seconds).", least=0)
+
+
+@dataclass
 class AgentConfig:
     """The agent under test."""
 
@@ -268,6 +281,7 @@ class AgentConfig:
     )
     version: str | None = option(None, "Version of the agent's CLI; latest or null: the newest.")
     timeout_hours: float | None = option(None, "Hours this agent has, instead of budget.hours.", above=0)
+    reprompt: RepromptConfig = option(RepromptConfig, "Whether it is prompted again.")
     options: dict[str, Any] = option({}, "Keyword arguments of Harbor's agent class.")
     env: dict[str, str] = option({}, "Settings for the agent's environment; secrets only as ${oc.env:NAME}.")
     env_vars: list[str] = option([], "Names of host variables that the agent needs, such as its API key.")

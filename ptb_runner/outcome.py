@@ -8,6 +8,7 @@ the agent really did; an error is never turned into a score.**
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from ptb_runner.cell import read_json
 from ptb_runner.config import BenchmarkConfig, MissingScore
 from ptb_runner.judge import judgements
+from ptb_runner.trace import read_logs
 
 
 class Outcome(StrEnum):
@@ -54,6 +56,7 @@ _VERIFIER_FAILED = frozenset(
     {"VerifierTimeoutError", "RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"}
 )
 
+ROUNDS_FILE = "rounds.json"  # in a trial's folder: the rounds of an agent that may be prompted again
 LEFT_PROCESSES = "left_processes.json"  # in a trial's folder: command lines of what the agent had left running
 
 _SHOWN_BYTES, _SHOWN_LINE = 4096, 300  # of what a verifier printed, at most
@@ -72,11 +75,13 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
         return _record(trial_dir, attempt, {}, Outcome.infra_error, None, error, [], None)
     verdict = _verdict(trial_dir / "verifier" / "verdict.json")
     outcome, reason, flags = classify(result, verdict)
-    flags += _left_processes(trial_dir)
+    flags += [*_left_processes(trial_dir), *_rounds(trial_dir)]
     reward = _reward(result) if outcome in SCORED else None
     error = _error_of(result, outcome, reason)
     if error and error["type"] == "RewardFileNotFoundError":  # Harbor's words for it are two long paths
         error["message"] = f"the verifier left neither reward.txt nor reward.json{_last_words(trial_dir)}"
+    elif error and (failed := _COMMAND_FAILED.match(error["message"])):
+        error["message"] = _why_command_failed(trial_dir, error["message"], failed[1])
     metrics = verdict.get("metrics") or (_rewards(result) if outcome in SCORED else None)
     return _record(trial_dir, attempt, result, outcome, reward, error, flags, _finite(metrics))
 
@@ -97,6 +102,20 @@ def _judged(record: dict[str, Any], trial_dir: Path) -> dict[str, Any]:
     return record
 
 
+# Harbor's words for a CLI that failed: its whole command line, then what it printed, cut in the middle.
+_COMMAND_FAILED = re.compile(r"Command failed \(exit (-?\d+)\): ")
+_PRINTED = re.compile(r"^(?:stdout|stderr): (?:None$)?", re.MULTILINE)
+
+
+def _why_command_failed(trial_dir: Path, message: str, exit_code: str) -> str:
+    """Why a command of the agent's failed, in one line: the error that its CLI told, or what was printed last."""
+    trace = read_logs(trial_dir)
+    told = [turn.text for turn in trace.turns if turn.who == "error"] if trace else []
+    printed = [line.strip() for part in _PRINTED.split(message)[1:] for line in part.split("\n") if line.strip()]
+    reason = " ".join((told or printed or ["it printed nothing"])[-1].split())
+    return f"{reason[:_SHOWN_LINE]} (exit code {exit_code})"
+
+
 def _last_words(trial_dir: Path) -> str:
     """What the verifier printed last."""
     path = trial_dir / "verifier" / "test-stdout.txt"
@@ -113,6 +132,17 @@ def _left_processes(trial_dir: Path) -> list[str]:
     """The flag of an agent that was done while programs of its own still ran; they were ended."""
     found = read_json(trial_dir / LEFT_PROCESSES)
     return [f"left_processes:{len(found)}"] if isinstance(found, list) and found else []
+
+
+def _rounds(trial_dir: Path) -> list[str]:
+    """The flags of an agent that was prompted again, and of one that could not be."""
+    found = read_json(trial_dir / ROUNDS_FILE)
+    rounds = found if isinstance(found, list) else []
+    failed = [one["error"] for one in rounds[1:] if one["error"]]
+    return [
+        *([f"reprompted:{len(rounds) - 1}"] if len(rounds) > 1 else []),
+        *(f"reprompt_error:{error}" for error in failed),
+    ]
 
 
 def _verdict(path: Path) -> dict[str, Any]:

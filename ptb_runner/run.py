@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import logging
 import os
@@ -288,11 +289,19 @@ def _agent(config: Config) -> dict[str, Any]:
         # Without a version Harbor takes the image's CLI, or installs the newest.
         "kwargs": dict(agent.options)
         | ({"version": agent.version} if agent.version not in (None, "latest") else {})
-        | ({"login_file": str(file)} if (file := keys.login_file(agent)) else {}),
+        | ({"login_file": str(file)} if (file := keys.login_file(agent)) else {})
+        | _reprompt(config),
         # Harbor resolves ${NAME} on the host when the trial starts; the value is in no file.
         "env": dict(agent.env) | {name: f"${{{name}}}" for name in keys.of_agent(agent)},
     }
     return own
+
+
+def _reprompt(config: Config) -> dict[str, Any]:
+    wanted, hours = config.agent.reprompt, agent_hours(config)
+    if wanted.min_remaining_min is None or hours is None:
+        return {}
+    return {"reprompt": {"budget_sec": hours * 3600, **dataclasses.asdict(wanted)}}
 
 
 def _verifier(config: Config) -> dict[str, Any]:

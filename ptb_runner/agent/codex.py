@@ -13,9 +13,10 @@ from harbor.environments.base import BaseEnvironment
 
 from ptb_runner.agent import login
 from ptb_runner.agent.own_variables import OwnVariables
+from ptb_runner.agent.reprompt import Reprompt
 
 
-class Codex(OwnVariables, codex.Codex):
+class Codex(Reprompt, OwnVariables, codex.Codex):
     """With `login_file`, the file of a subscription, whose renewed tokens come back to it."""
 
     def __init__(self, *args: Any, login_file: str | None = None, **options: Any) -> None:
