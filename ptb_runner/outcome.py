@@ -80,8 +80,8 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     error = _error_of(result, outcome, reason)
     if error and error["type"] == "RewardFileNotFoundError":  # Harbor's words for it are two long paths
         error["message"] = f"the verifier left neither reward.txt nor reward.json{_last_words(trial_dir)}"
-    elif error and (failed := _COMMAND_FAILED.match(error["message"])):
-        error["message"] = _why_command_failed(trial_dir, error["message"], failed[1])
+    elif error and not reason and (failed := _COMMAND_FAILED.match(raised := _raised_message(result))):
+        error["message"] = _why_command_failed(trial_dir, raised, failed[1])
     metrics = verdict.get("metrics") or (_rewards(result) if outcome in SCORED else None)
     return _record(trial_dir, attempt, result, outcome, reward, error, flags, _finite(metrics))
 
@@ -105,6 +105,10 @@ def _judged(record: dict[str, Any], trial_dir: Path) -> dict[str, Any]:
 # Harbor's words for a CLI that failed: its whole command line, then what it printed, cut in the middle.
 _COMMAND_FAILED = re.compile(r"Command failed \(exit (-?\d+)\): ")
 _PRINTED = re.compile(r"^(?:stdout|stderr): (?:None$)?", re.MULTILINE)
+
+
+def _raised_message(result: dict[str, Any]) -> str:
+    return str((result.get("exception_info") or {}).get("exception_message") or "")
 
 
 def _why_command_failed(trial_dir: Path, message: str, exit_code: str) -> str:
