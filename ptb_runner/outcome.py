@@ -8,16 +8,15 @@ the agent really did; an error is never turned into a score.**
 from __future__ import annotations
 
 import math
-import re
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from ptb_runner import clierrors
 from ptb_runner.cell import read_json
 from ptb_runner.config import BenchmarkConfig, MissingScore
 from ptb_runner.judge import judgements
-from ptb_runner.trace import read_logs
 
 
 class Outcome(StrEnum):
@@ -73,6 +72,8 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     if not isinstance(result, dict):
         error = _error("NoResult", "the trial left no result", None)
         return _record(trial_dir, attempt, {}, Outcome.infra_error, None, error, [], None)
+    if raised := result.get("exception_info"):
+        result |= {"exception_info": clierrors.explained(raised, trial_dir)}
     verdict = _verdict(trial_dir / "verifier" / "verdict.json")
     outcome, reason, flags = classify(result, verdict)
     flags += [*_left_processes(trial_dir), *_rounds(trial_dir)]
@@ -80,8 +81,6 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     error = _error_of(result, outcome, reason)
     if error and error["type"] == "RewardFileNotFoundError":  # Harbor's words for it are two long paths
         error["message"] = f"the verifier left neither reward.txt nor reward.json{_last_words(trial_dir)}"
-    elif error and not reason and (failed := _COMMAND_FAILED.match(raised := _raised_message(result))):
-        error["message"] = _why_command_failed(trial_dir, raised, failed[1])
     metrics = verdict.get("metrics") or (_rewards(result) if outcome in SCORED else None)
     return _record(trial_dir, attempt, result, outcome, reward, error, flags, _finite(metrics))
 
@@ -100,24 +99,6 @@ def _judged(record: dict[str, Any], trial_dir: Path) -> dict[str, Any]:
         reasons = said.objections or said.missing
         record |= {"outcome": str(outcome), "reward": None, "error": _error(str(outcome), "; ".join(reasons), "judge")}
     return record
-
-
-# Harbor's words for a CLI that failed: its whole command line, then what it printed, cut in the middle.
-_COMMAND_FAILED = re.compile(r"Command failed \(exit (-?\d+)\): ")
-_PRINTED = re.compile(r"^(?:stdout|stderr): (?:None$)?", re.MULTILINE)
-
-
-def _raised_message(result: dict[str, Any]) -> str:
-    return str((result.get("exception_info") or {}).get("exception_message") or "")
-
-
-def _why_command_failed(trial_dir: Path, message: str, exit_code: str) -> str:
-    """Why a command of the agent's failed, in one line: the error that its CLI told, or what was printed last."""
-    trace = read_logs(trial_dir)
-    told = [turn.text for turn in trace.turns if turn.who == "error"] if trace else []
-    printed = [line.strip() for part in _PRINTED.split(message)[1:] for line in part.split("\n") if line.strip()]
-    reason = " ".join((told or printed or ["it printed nothing"])[-1].split())
-    return f"{reason[:_SHOWN_LINE]} (exit code {exit_code})"
 
 
 def _last_words(trial_dir: Path) -> str:

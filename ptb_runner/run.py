@@ -28,6 +28,7 @@ from ptb_runner import cell as cells
 from ptb_runner.agent import clis
 from ptb_runner.attend import attend
 from ptb_runner.cell import Cell, read_json, write_json, write_status
+from ptb_runner.clierrors import TRANSIENT
 from ptb_runner.config import Config, KeepModel, Kind
 from ptb_runner.contained import contain
 from ptb_runner.explain import UsageError
@@ -496,8 +497,8 @@ async def _run_trial(cell: Cell, config: TrialConfig, progress: Progress, secret
     name, retry = config.trial_name, cell.config.retry
     record = await run_once(cell, config, progress, secrets)
     for number in range(retry.infra_errors):
-        if record["outcome"] != Outcome.infra_error or record["error"]["phase"] in ("agent", "verifier"):
-            return  # once the agent has worked, doing it all again is for the user to decide
+        if not _is_worth_repeating(record):
+            return
         wait = retry.wait_sec * 2**number
         progress.notify(f"{name}: infra_error, again in {wait:g} s{_because(record)}")
         progress.phase(name, "waiting")
@@ -505,6 +506,17 @@ async def _run_trial(cell: Cell, config: TrialConfig, progress: Progress, secret
         await asyncio.sleep(wait)
         await asyncio.to_thread(set_aside, cell, name)
         record = await run_once(cell, config, progress, secrets)
+
+
+def _is_worth_repeating(record: dict[str, Any]) -> bool:
+    """Whether a trial failed for reasons that may be gone, before the agent had worked.
+
+    Once it has, doing it all again is for the user to decide.
+    """
+    error = record["error"]
+    if record["outcome"] != Outcome.infra_error or error["phase"] == "verifier":
+        return False
+    return error["phase"] != "agent" or (error["type"] in TRANSIENT and not record["tokens"]["output"])
 
 
 def spent(record: dict[str, Any], config: Config) -> tuple[float, float]:
