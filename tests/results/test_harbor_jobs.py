@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ptb_runner.cli import main
+from ptb_runner.results.report import report
 from ptb_runner.results.rows import read_rows
 from ptb_runner.run import quiet_harbor
 from tests.run_kit import make_task
@@ -133,3 +134,13 @@ def test_a_folder_of_neither_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "job" / "config.json").write_text('{"some": "thing"}')
     assert main(["collect", str(tmp_path)]) == 2
     assert "no Harbor job" in capsys.readouterr().err
+
+
+def test_a_harbor_job_has_a_report(jobs: Path) -> None:
+    text = report(jobs, jobs / "report.html").path.read_text()
+    assert "<strong>4 of 4</strong> planned trials scored" in text
+    assert all(f'data-trial="{number}/{path.name}"' in text for number, path in _numbered(jobs))
+
+
+def _numbered(jobs: Path) -> list[tuple[int, Path]]:
+    return [(number, path) for number, agent in enumerate(("oracle", "nop")) for path in _trials(jobs, agent)]
