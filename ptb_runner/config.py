@@ -559,6 +559,15 @@ class RetryConfig:
 
 
 @dataclass
+class PreflightConfig:
+    """What is looked at before anything is launched, beyond what can be seen on this machine."""
+
+    probe_keys: bool = option(
+        False, "Ask the providers, by one free call a key, whether they take the keys.", result=False
+    )
+
+
+@dataclass
 class ProgressConfig:
     """How progress is shown."""
 
@@ -603,6 +612,7 @@ class Config:
     limits: LimitsConfig = option(LimitsConfig, "Caps on what a sweep may spend.", result=False)
     retry: RetryConfig = option(RetryConfig, "What is tried again.", result=False)
     report: ReportConfig = option(ReportConfig, "What is said of results.", result=False)
+    preflight: PreflightConfig = option(PreflightConfig, "What is looked at before a launch.", result=False)
     progress: ProgressConfig = option(ProgressConfig, "How progress is shown.", result=False)
 
 

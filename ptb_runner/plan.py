@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ptb_runner import backend, check, dataset, keys, parity
+from ptb_runner import backend, check, dataset, keys, parity, probe
 from ptb_runner.cell import (
     Cell,
     check_unchanged,
@@ -50,6 +50,7 @@ def preflight(config: Config) -> list[str]:
         *([] if _has_secrets_elsewhere(config) else keys.missing(config)),
         *_agent_class(config),
         *_sandbox_problems(config),
+        *(probe.refusals(config) if config.preflight.probe_keys else []),
     ]
 
 
@@ -69,7 +70,7 @@ def _agent_class(config: Config) -> list[str]:
 
     agent = config.agent
     names = [name.value for name in AgentName]
-    if agent.name and agent.name not in names:
+    if agent.name and agent.name not in names and not agent.name.startswith("acp:"):
         return [f"agent.name={agent.name}: Harbor has no such agent\n  it has: {', '.join(sorted(names))}"]
     try:
         own = AgentConfig(name=agent.name, import_path=agent.import_path, model_name=agent.model)
