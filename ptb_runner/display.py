@@ -17,7 +17,7 @@ from rich.table import Table
 
 from ptb_runner import backend, hf_cache
 from ptb_runner.cell import Cell, read_json
-from ptb_runner.config import Kind
+from ptb_runner.config import Config, Kind
 from ptb_runner.outcome import SCORED, Outcome
 from ptb_runner.plan import Plan
 from ptb_runner.run import Progress
@@ -49,6 +49,7 @@ def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
         "agent's limit": duration(plan.agent_hours) if plan.agent_hours is not None else none,
         "verifier's limit": duration(plan.verifier_hours) if plan.verifier_hours is not None else none,
         "network": config.benchmark.network.name if config.benchmark.layers else none,
+        "judges": _judges(config) or "none",
         "keys": ", ".join(f"{name} ({'found' if ok else 'missing'})" for name, ok in plan.keys.items())
         or "none needed",
         "hub cache": hf_cache.describe(config),
@@ -255,6 +256,11 @@ def print_sweep_plan(folder: Path, plans: list[Plan], out: Console) -> None:
         out.print(line, markup=False)
 
 
+def _judges(config: Config) -> str:
+    """The judges of a cell, each with its LLM."""
+    return ", ".join(f"{name} ({config.judge.model or one.model})" for name, one in config.judge.panel.items())
+
+
 def _sweep_plan_lines(plans: list[Plan]) -> Iterator[str]:
     config = plans[0].cell.config
     keys = {name: found for plan in plans for name, found in plan.keys.items()}
@@ -262,7 +268,9 @@ def _sweep_plan_lines(plans: list[Plan]) -> Iterator[str]:
     price = f", ${hours * config.backend.usd_per_gpu_hour:.2f}" if config.backend.usd_per_gpu_hour else ""
     yield f"{sum(plan.n_trials for plan in plans)} trials, launcher {config.launcher.kind}"
     yield f"keys: {', '.join(f'{name} (found)' if ok else f'{name} (missing)' for name, ok in keys.items()) or 'none'}"
-    yield f"cost ceiling: {hours:g} GPU-hours{price}, and what the agents' LLMs cost"
+    yield f"cost ceiling: {hours:g} GPU-hours{price}, and what the LLMs of agents and judges cost"
+    if judges := _judges(config):
+        yield f"judges: {judges}"
     yield from (f"note: {warning}" for warning in dict.fromkeys(text for plan in plans for text in plan.warnings))
 
 
@@ -315,4 +323,7 @@ def _next_for(folder: Path, states: list[CellState]) -> str:
         return f"ptb resume {shown(folder)} --retry infra_error"
     if any(state.outcome == Outcome.judge_missing for state in states):
         return f"ptb rejudge {shown(folder)} --only missing"
+    results = (read_json(folder / str(state.number) / "result.json") or {} for state in states)
+    if any(result.get("score", {}).get("awaits_review") for result in results):
+        return f"ptb review {shown(folder)}"
     return f"ptb report {shown(folder)}"
