@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -53,6 +54,28 @@ def test_the_example_agent_and_benchmark_run(examples, ptb, monkeypatch):
     ran = ptb("--config-dir", examples, "benchmark=sums", "agent=mine", "agent.options={}")
     assert ran.code == 0, ran.out + ran.err
     assert "coverage 1/1" in ran.out
+
+
+def test_the_example_agent_that_asks_an_llm_runs_against_a_served_model(examples, ptb):
+    from tests.fakes.llm_server import serving
+
+    script = [{"shell": "cp -r base_model final_model"}, {"say": "Done."}]
+    with serving({"x": script}) as server:
+        given = ["agent.id=asks", "agent.import_path=asks_an_llm:AsksAnLlm", "agent.model=my-model"]
+        given += [f"agent.options.llm_url={server.url('x')}/v1"]
+        ran = ptb("benchmark=addition", "agent=custom", *given, "benchmark.evaluation.limit=10")
+        assert len(server.of("x")) == 2
+    assert ran.code == 0, ran.out + ran.err
+    (result,) = examples.parent.glob("outputs/*/*/result.json")
+    (trial,) = json.loads(result.read_text())["trials"]
+    assert (trial["outcome"], trial["tokens"]["output"]) == ("scored", 40)
+
+
+@pytest.mark.parametrize("name", ["acp:goose", "acp:goose@1.2.3"])
+def test_acp_agents_go_by_harbors_shorthand(name, ptb):
+    ran = ptb("benchmark=hello", "agent=custom", "agent.id=goose", f"agent.name={name}", "dry_run=true")
+    assert ran.code == 0, ran.out + ran.err
+    assert "no such agent" in ptb("benchmark=hello", "agent=custom", "agent.name=goosey", "dry_run=true").out
 
 
 def test_the_example_task_folder_runs(examples, ptb):
