@@ -188,6 +188,8 @@ def interval(trials: list[dict[str, Any]]) -> Interval | None:
     rewards = [trial["reward"] for trial in scored]
     if len(rewards) > 1:
         over = f"{len(rewards)} trials"
+        if len(set(rewards)) == 1 and rewards[0] not in (0.0, 1.0):
+            return None  # equal rewards do not show that there is no spread
         return Interval(*(_wilson(rewards) if set(rewards) <= {0.0, 1.0} else _student(rewards)), over)
     error = _stderr(scored[0]) if scored else None
     if error is None:

@@ -136,12 +136,15 @@ def _linked(axes: Any, row: Row, points: list[tuple[float, float, dict[str, Any]
 
 
 def time_panel(spending: list[dict[str, Any]]) -> Panel | None:
-    """Hours by agent and phase."""
+    """Time by agent and phase, in hours or, where all is shorter, in minutes."""
     bars = {
         agent: {phase: sum(one["hours"][phase] or 0.0 for one in own) for phase in PHASES}
         for agent, own in grouped(spending, lambda one: one["agent"]).items()
     }
-    return _bars("hours", bars, PHASE_COLOURS)
+    if max((sum(parts.values()) for parts in bars.values()), default=0.0) >= 1:
+        return _bars("hours", bars, PHASE_COLOURS)
+    minutes = {agent: {phase: 60 * hours for phase, hours in parts.items()} for agent, parts in bars.items()}
+    return _bars("minutes", minutes, PHASE_COLOURS)
 
 
 def money_panel(rows: list[Row], benchmarks: dict[str, int]) -> Panel | None:

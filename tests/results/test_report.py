@@ -252,6 +252,7 @@ def test_intervals_are_the_textbooks():
         "test items",
     )
     assert overview.interval([trial(0.5)]) is None
+    assert overview.interval([trial(0.5), trial(0.5)]) is None, "two equal rewards are no proof of no spread"
     assert overview.interval([trial(None, 0.1)]) is None
 
 
