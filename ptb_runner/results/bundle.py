@@ -155,11 +155,13 @@ def _named_secrets(folder: Path) -> set[str]:
 
 
 def _listed(content: Any) -> Iterator[str]:
-    """What stands in `env_vars`, `verifier_env_vars` and the like, at any depth."""
+    """What stands in `env_vars`, `verifier_env_vars`, `api_key_var` and the like, at any depth."""
     if isinstance(content, dict):
         for key, value in content.items():
             if str(key).endswith("env_vars") and isinstance(value, list):
                 yield from (name for name in value if isinstance(name, str))
+            elif key == "api_key_var" and isinstance(value, str):
+                yield value
             else:
                 yield from _listed(value)
 
