@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from ptb_runner import parity
 from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import BenchmarkConfig, options
+from ptb_runner.explain import find
 from ptb_runner.paths import CONF, PACKAGE
 from ptb_runner.render import agent_hours, item_limit
 
@@ -47,12 +48,13 @@ def deviations(cell: Cell) -> list[str]:
     if item_limit(config) != -1 and "budget.limit" not in reference:
         found.append(f"scored on {item_limit(config)} items only")
     settled = reference | {"benchmark.path", "benchmark.evaluation.limit"}
-    settled |= {"benchmark.registry_path", "benchmark.registry_url"}  # where it comes from, not what it is
     settled |= {"benchmark.dataset"} if config.benchmark.id == "dataset" else set()
     changed = {
         key: text
         for text in cell.overrides
-        if (key := text.partition("=")[0].lstrip("+~")).startswith("benchmark.") and key not in settled
+        if (key := text.partition("=")[0].lstrip("+~")).startswith("benchmark.")
+        and key not in settled
+        and ((item := find(key)) is None or item.result)
     }
     found += [f"the benchmark was changed: {text}" for text in changed.values()]
     return found + [

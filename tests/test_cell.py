@@ -103,6 +103,9 @@ NOT_RESULT = {
     "benchmark.weight",
     "benchmark.allowed_data",
     "benchmark.disallowed_data",
+    # Where a dataset comes from; its tasks' content is hashed.
+    "benchmark.registry_path",
+    "benchmark.registry_url",
     "benchmark.test_data.source",
     "benchmark.test_data.name",
     "benchmark.test_data.split",
