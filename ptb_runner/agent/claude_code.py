@@ -17,6 +17,14 @@ class ClaudeCode(reprompt.Reprompt, OwnVariables, claude_code.ClaudeCode):
     AMBIENT = ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "CLAUDE_CODE_DISABLE_ADAPTIVE_THINKING")
 
     @override
+    def _resolve_auth_env(self) -> dict[str, str]:
+        env = super()._resolve_auth_env()
+        keys = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+        if self._base_url and not any(env.get(name) for name in keys):
+            env["ANTHROPIC_AUTH_TOKEN"] = "none"  # without any it does not start, whatever the endpoint
+        return env
+
+    @override
     def _parse_total_cost_from_stream_json(self, logs_dir: Path | None = None) -> float | None:
         """Of all rounds. Newer versions count on when a session is resumed, older ones begin anew."""
         total, before = None, 0

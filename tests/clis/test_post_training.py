@@ -44,6 +44,8 @@ def test_a_cli_post_trains_a_model_and_is_scored(agent, sandbox, ptb, llm):
     assert trial["tokens"] == {"input": 1000 * len(asked), "cached": 400 * len(asked), "output": 20 * len(asked)}
     assert 0 < trial["durations_sec"]["agent"] < trial["durations_sec"]["total"]
     assert (trial["cost_usd"] or 0) > 0 or agent == "opencode"  # nobody knows the price of an endpoint of one's own
+    assert {request.protocol for request in asked} == {clis_kit.PROTOCOLS[agent]}
+    assert {request.key for request in asked} == {clis_kit.secret(clis_kit.KEYS[agent])}
     assert_it_read_what_its_tools_said(asked)
     assert_the_trace_reads_well(clis_kit.agent_logs(cell.folder))
 
