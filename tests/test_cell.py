@@ -66,10 +66,13 @@ def another_value(item: Option, now: Any) -> Any:
 
 
 BASE = ("benchmark=hello", "agent=custom", "agent.import_path=a:B")
-# Another kind of backend or launcher has other options, and is chosen by name.
-CLASSIFIED = [
-    item for item in options(composed(*BASE)) if item.key not in ("benchmark.path", "backend.kind", "launcher.kind")
-]
+# Another kind of backend or launcher has other options, and is chosen by name; a judge has many of its own.
+CHOSEN = ("benchmark.path", "backend.kind", "launcher.kind", "judge.panel")
+CLASSIFIED = [item for item in options(composed(*BASE)) if item.key not in CHOSEN]
+
+
+def test_other_judges_make_no_other_cell(task):
+    assert identity(composed(*BASE, "judge=v1_1"), task) == identity(composed(*BASE), task)
 
 
 def test_another_backend_is_another_cell_and_another_launcher_is_not(task):
@@ -112,6 +115,9 @@ NOT_RESULT = {
     "benchmark.test_data.files",
     "benchmark.test_data.question",
     "benchmark.test_data.answer",
+    # How an agent's LLM is reached and paid for; which one it is, is in agent.model.
+    "agent.auth",
+    "agent.base_url",
     "backend.keep_model",
     "backend.scratch_dir",
     "launcher.kind",
