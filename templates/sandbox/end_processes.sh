@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Ends what an agent has left running when it is done, and prints the command line of each but for their children.
 # Spared are the container's own helpers, which are in the process group of its first process, the server of our
 # commands (serve.sh) where it is another one, and this script with its ancestors. Only bash itself is used, but for
