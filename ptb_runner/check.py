@@ -30,6 +30,7 @@ from ptb_runner.config import (
     ContentKind,
     Kind,
     MissingScore,
+    Network,
     Option,
     PhaseLimitsConfig,
     judge_options,
@@ -412,6 +413,11 @@ def backend_refusals(cell: Config) -> Iterator[str]:
         yield (
             f"backend=bubblewrap has no GPU, benchmark.gpus={cell.benchmark.gpus} asks for some\n"
             "  choose a backend with GPUs, or benchmark.gpus=0"
+        )
+    if cell.agent.name in clis.CLASSES and cell.benchmark.layers and cell.benchmark.network is Network.none:
+        yield (
+            f"benchmark.network=none: agent={cell.agent.id} could not reach its LLM\n"
+            "  type benchmark.network=public; the result will say so"
         )
 
 

@@ -214,6 +214,13 @@ def test_a_missing_login_is_told_before_anything_starts(ptb, monkeypatch, tmp_pa
     assert (ran.code, "claude-code, codex" in ran.err) == (2, True)
 
 
+def test_an_agent_that_could_not_reach_its_llm_is_refused(ptb):
+    ran = ptb("benchmark=hello", "agent=codex")
+    assert ran.code == 2
+    assert "agent=codex could not reach its LLM\n  type benchmark.network=public" in ran.err
+    assert not Path("outputs").exists()
+
+
 # --- .env ---------------------------------------------------------------------------------------------
 
 
