@@ -443,6 +443,30 @@ class DockerConfig(BackendConfig):
 
 
 @dataclass
+class ModalConfig(BackendConfig):
+    """Modal sandboxes."""
+
+    kind: str = option("modal", "Which kind of sandbox.")
+    usd_per_gpu_hour: float = option(3.95, "Price of one GPU for one hour (dollars).", least=0, result=False)
+    image: str | None = option(
+        None, "Image for tasks that bring none; a folder with a Dockerfile is built; null: Python 3.12 with NumPy."
+    )
+    gpu: str | None = option(
+        None, "GPU type, such as H200 or A100-80GB; null: the benchmark's first. H100 never becomes an H200."
+    )
+    region: list[str] = option([], "Regions in which sandboxes may run, such as us-east; empty: any.", result=False)
+    cloud: str | None = option(None, "Cloud in which they run: aws, gcp or oci; null: any.", result=False)
+    secrets: list[str] = option([], "Names of Modal secrets whose variables both sandboxes get.")
+    registry_secret: str | None = option(None, "Name of a Modal secret to pull images with.", result=False)
+    app: str = option("ptb-runner", "Modal app in which sandboxes are made.", result=False)
+    creations_per_sec: float = option(
+        4.0, "Sandboxes that a runner makes a second; Modal allows about 5.", above=0, most=5, result=False
+    )
+    max_sandboxes: int = option(100, "Sandboxes that your Modal plan runs at once.", least=1, result=False)
+    max_gpus: int = option(10, "GPUs that your Modal plan gives at once.", least=1, result=False)
+
+
+@dataclass
 class LauncherConfig:
     """Where a cell's runner process lives."""
 
@@ -620,6 +644,7 @@ BACKENDS: dict[str, type[BackendConfig]] = {
     "bubblewrap": BubblewrapConfig,
     "podman": PodmanConfig,
     "docker": DockerConfig,
+    "modal": ModalConfig,
 }
 LAUNCHERS: dict[str, type[LauncherConfig]] = {
     "inline": InlineConfig,

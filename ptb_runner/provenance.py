@@ -17,11 +17,14 @@ from ptb_runner.config import BenchmarkConfig, options
 from ptb_runner.explain import find
 from ptb_runner.paths import CONF, PACKAGE
 from ptb_runner.render import agent_hours, item_limit
+from ptb_runner.sandbox import gpus
 
 
 def provenance(cell: Cell, trials: list[dict[str, Any]]) -> dict[str, Any]:
     """Versions, the code's commit, the task's checksum, the overrides, and limits that are not the benchmark's own."""
-    why = deviations(cell)
+    trial_dirs = [cell.folder / trial["trial_dir"] for trial in trials]
+    own = cell.config.benchmark
+    why = [*deviations(cell), *gpus.mismatches(trial_dirs, own.gpu_types, own.gpus)]
     return {
         "versions": {name: _version(name) for name in ("ptb-runner", "harbor", "modal")} | {"python": _python()},
         "git": git_state(),
@@ -29,7 +32,7 @@ def provenance(cell: Cell, trials: list[dict[str, Any]]) -> dict[str, Any]:
         "task_checksum": next((trial["task_checksum"] for trial in trials if trial["task_checksum"]), None),
         "overrides": cell.overrides,
         "agent_version": next((trial["agent_version"] for trial in trials if trial["agent_version"]), None),
-        "observed_gpu": None,
+        "observed_gpu": gpus.summary(trial_dirs),
         "parity": cell.config.parity.id,
         "comparable": not why,
         "not_comparable_because": why,

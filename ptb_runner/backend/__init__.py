@@ -14,7 +14,7 @@ from ptb_runner.cell import Cell
 from ptb_runner.config import Config
 from ptb_runner.hf_cache import Progress, Repository
 
-MODULES = {kind: f"ptb_runner.backend.{kind}" for kind in ("bubblewrap", "podman", "docker")}
+MODULES = {kind: f"ptb_runner.backend.{kind}" for kind in ("bubblewrap", "podman", "docker", "modal")}
 
 
 class Backend(Protocol):

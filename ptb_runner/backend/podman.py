@@ -11,13 +11,12 @@ from typing import Any
 
 from ptb_runner import hf_cache
 from ptb_runner.backend import host_folder
+from ptb_runner.backend.lifetime import lifetime_sec
 from ptb_runner.cell import Cell
 from ptb_runner.config import Config, PodmanConfig, PodmanNetwork
-from ptb_runner.render import agent_hours
 from ptb_runner.sandbox import podman_machine, podman_nested
 from ptb_runner.sandbox.podman_cli import Podman
 
-TRANSFER_HOURS = 2.0  # what lies between the phases: uploads, collecting, downloads
 COMPOSE = "docker-compose.yaml"
 
 handoff, make_handoff, fetch_commands = host_folder.handoff, host_folder.make_handoff, host_folder.fetch_commands
@@ -82,21 +81,6 @@ def _variables(backend: PodmanConfig) -> dict[str, str]:
 def is_compose(task: Path) -> bool:
     """Whether a task needs more than one container, or other things that only compose can say."""
     return (task / "environment" / COMPOSE).exists()
-
-
-def lifetime_sec(config: Config, task: Path) -> int:
-    """After this podman ends a container whose owner forgot it: the sum of all phases, and some."""
-    settings = tomllib.loads((task / "task.toml").read_text())
-    steps = settings.get("steps") or [settings]
-    own = {role: sum(step.get(role, {}).get("timeout_sec", 600.0) for step in steps) for role in ("agent", "verifier")}
-    agent, verifier = agent_hours(config), config.benchmark.verifier_hours
-    phases = [
-        own["agent"] if agent is None else agent * 3600 * len(steps),
-        own["verifier"] if verifier is None else verifier * 3600 * len(steps),
-        config.benchmark.build_hours * 3600,
-        TRANSFER_HOURS * 3600,
-    ]
-    return round(sum(phases))
 
 
 def problems(config: Config) -> list[str]:

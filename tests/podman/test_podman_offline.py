@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ptb_runner.backend import podman as backend
+from ptb_runner.backend import lifetime
 from ptb_runner.sandbox import engine_labels, podman, podman_compose, podman_machine, podman_nested, scratch
 from ptb_runner.sandbox.podman_cli import Podman
 from ptb_runner.sandbox.podman_machine import Needs
@@ -151,11 +151,11 @@ def test_the_lifetime_is_the_sum_of_the_phases(tmp_path, ptb):
     config = compose(["benchmark=addition", "model=nano", "agent=oracle", "backend=podman", "agent.timeout_hours=10"])
     task = make_task(tmp_path / "a", REWARD_IF_OK)
     own = config.benchmark
-    hours = 10 + (own.verifier_hours or 0) + own.build_hours + backend.TRANSFER_HOURS
-    assert backend.lifetime_sec(config, task) == pytest.approx(hours * 3600)
+    hours = 10 + (own.verifier_hours or 0) + own.build_hours + lifetime.TRANSFER_HOURS
+    assert lifetime.lifetime_sec(config, task) == pytest.approx(hours * 3600)
     config = compose(["benchmark=task", f"benchmark.path={task}", "agent=oracle", "backend=podman"])
-    hours = 2 / 60 + config.benchmark.build_hours + backend.TRANSFER_HOURS
-    assert backend.lifetime_sec(config, task) == pytest.approx(hours * 3600)
+    hours = 2 / 60 + config.benchmark.build_hours + lifetime.TRANSFER_HOURS
+    assert lifetime.lifetime_sec(config, task) == pytest.approx(hours * 3600)
 
 
 def test_an_allowlist_is_refused(ptb):

@@ -11,7 +11,10 @@ import shutil
 import sys
 from pathlib import Path
 
-FROM_HOST = ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "ld.so.cache", "ssl", "alternatives")
+FROM_HOST = (
+    *("passwd", "shadow", "group", "hosts", "resolv.conf", "nsswitch.conf", "ld.so.cache", "ssl", "alternatives"),
+    *("pam.d", "pam.conf", "security", "login.defs"),  # what su reads
+)
 FOLDERS = ("usr", "home", "root", "tmp", "var/tmp", "run", "opt", "proc", "sys", "dev", "etc", "srv", "mnt")
 PATH = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

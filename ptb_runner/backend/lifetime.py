@@ -1,0 +1,26 @@
+"""How long a sandbox may live at most: the sum of a trial's phases, for one that its owner forgot."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from ptb_runner.config import Config
+from ptb_runner.render import agent_hours
+
+TRANSFER_HOURS = 2.0  # what lies between the phases: uploads, collecting, downloads
+
+
+def lifetime_sec(config: Config, task: Path) -> int:
+    """The sum of all phases of a task folder's trial, and some."""
+    settings = tomllib.loads((task / "task.toml").read_text())
+    steps = settings.get("steps") or [settings]
+    own = {role: sum(step.get(role, {}).get("timeout_sec", 600.0) for step in steps) for role in ("agent", "verifier")}
+    agent, verifier = agent_hours(config), config.benchmark.verifier_hours
+    phases = [
+        own["agent"] if agent is None else agent * 3600 * len(steps),
+        own["verifier"] if verifier is None else verifier * 3600 * len(steps),
+        config.benchmark.build_hours * 3600,
+        TRANSFER_HOURS * 3600,
+    ]
+    return round(sum(phases))

@@ -1,0 +1,209 @@
+"""The Modal backend: sandboxes in an account elsewhere, many at once, each trial's hand-off on a volume of its own."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shlex
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ptb_runner.backend.lifetime import lifetime_sec
+from ptb_runner.cell import Cell, read_json, write_json
+from ptb_runner.config import Config, ModalConfig
+from ptb_runner.sandbox import modal_credentials, modal_owner, modal_prices
+from ptb_runner.terminal import shown
+
+LONGEST_HOURS = 24  # Modal ends a sandbox then
+RECORD = "volume.json"  # in the hand-off's folder: what the volume is called, and how to fetch what it holds
+
+
+def environment(config: Config, task: Path) -> dict[str, Any]:
+    _keep_quiet()
+    backend = _backend(config)
+    image = backend.image
+    kwargs = {
+        "app_name": backend.app,
+        "sandbox_timeout_secs": lifetime_sec(config, task),
+        "image": str(Path(image).resolve()) if image and Path(image).is_dir() else image,
+        "gpu": backend.gpu,
+        "region": list(backend.region) or None,
+        "cloud": backend.cloud,
+        "secrets": list(backend.secrets) or None,
+        "registry_secret": backend.registry_secret,
+        "creations_per_sec": backend.creations_per_sec,
+        "cell_id": (read_json(task.parent / "status.json") or {}).get("cell_id", ""),
+    }
+    given = {key: value for key, value in kwargs.items() if value is not None}
+    return {"import_path": "ptb_runner.sandbox.modal:ModalTrialEnvironment", "kwargs": given}
+
+
+def _keep_quiet() -> None:
+    """The client may be called from threads of a program that has a loop: it need not warn of it."""
+    os.environ.setdefault("MODAL_ASYNC_WARNINGS", "0")
+
+
+def _backend(config: Config | None) -> ModalConfig:
+    return config.backend if config and isinstance(config.backend, ModalConfig) else ModalConfig()
+
+
+# --- Before anything is spent -------------------------------------------------------------------------
+
+
+def problems(config: Config) -> list[str]:
+    if not importlib.util.find_spec("modal"):
+        return ["backend=modal: the Modal client is not installed\n  pip install 'ptb-runner[modal]'"]
+    found = modal_credentials.find().problem
+    return [found] if found else []
+
+
+def unsupported(task: Path, config: Config) -> list[str]:
+    hours = lifetime_sec(config, task) / 3600
+    reasons = []
+    if hours > LONGEST_HOURS:
+        reasons.append(
+            f"its phases and what lies between them take up to {hours:.3g} h, and Modal ends a sandbox after "
+            f"{LONGEST_HOURS} h: lower budget.hours, benchmark.verifier_hours or benchmark.build_hours"
+        )
+    settings = tomllib.loads((task / "task.toml").read_text()).get("environment", {})
+    if settings.get("tpu"):
+        reasons.append("[environment] tpu: Modal has none")
+    if str(settings.get("os", "linux")).lower() == "windows":
+        reasons.append("[environment] os 'windows': only Linux")
+    return reasons
+
+
+def warnings(config: Config) -> list[str]:
+    backend, benchmark = _backend(config), config.benchmark
+    at_once = min(config.concurrency, config.attempts)
+    found = []
+    if at_once > backend.max_sandboxes:
+        found.append(
+            f"{at_once} sandboxes at once, and backend.max_sandboxes={backend.max_sandboxes} says that your plan runs "
+            "fewer (Starter 100, Team 1000): the others wait, and are not paid for"
+        )
+    if at_once * benchmark.gpus > backend.max_gpus:
+        found.append(
+            f"{at_once * benchmark.gpus} GPUs at once, and backend.max_gpus={backend.max_gpus} says that your plan "
+            "gives fewer (Starter 10, Team 50): trials wait for one, within benchmark.build_hours"
+        )
+    if benchmark.gpus:
+        found += _gpu_warnings(backend.gpu, list(benchmark.gpu_types))
+    return found
+
+
+def _gpu_warnings(chosen: str | None, named: list[str]) -> Iterator[str]:
+    name = chosen or next(iter(named), "any")
+    if name.rstrip("!").upper() not in {*modal_prices.GPU_USD, "ANY"}:
+        yield f"GPU {name} is none that is known here ({', '.join(modal_prices.GPU_USD)}): Modal may refuse it"
+    if chosen and named and chosen.rstrip("!").upper() not in {one.rstrip("!").upper() for one in named}:
+        yield f"backend.gpu={chosen} is none of the benchmark's ({', '.join(named)}): not comparable"
+
+
+# --- Hand-offs ----------------------------------------------------------------------------------------
+
+
+def handoff(cell: Cell, trial: str) -> str:
+    return modal_owner.volume_name(cell.folder, cell.id, trial)
+
+
+def make_handoff(cell: Cell, trial: str) -> None:
+    from ptb_runner.sandbox import modal_account
+
+    folder = cell.handoff / trial
+    folder.mkdir(parents=True, exist_ok=True)
+    # Before the volume: whoever finds the folder finds the volume.
+    name = handoff(cell, trial)
+    write_json(folder / RECORD, {"volume": name, "kept": False})
+    modal_account.blocking(lambda: modal_account.make_volume(name))
+
+
+def settle_handoff(cell: Cell, trial: str, keep: bool) -> None:
+    folder = cell.handoff / trial
+    record = read_json(folder / RECORD)
+    if not isinstance(record, dict) or (keep and record["kept"]):
+        return
+    from ptb_runner.sandbox import modal_account
+
+    name = record["volume"]
+    if not keep:
+        modal_account.blocking(lambda: modal_account.delete_volume(name))
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    kept = modal_owner.kept_name(cell.folder, cell.id, trial)
+    modal_account.blocking(lambda: modal_account.rename_volume(name, kept))
+    write_json(folder / RECORD, {"volume": kept, "kept": True})
+
+
+def fetch_commands(cell: Cell) -> list[str]:
+    commands = []
+    for path in sorted(cell.handoff.glob(f"*/{RECORD}")):
+        record = read_json(path)
+        if isinstance(record, dict) and record.get("kept") and not (path.parent / "final_model").exists():
+            place = shlex.quote(str(shown(path.parent)))
+            commands.append(f"modal volume get {record['volume']} final_model {place}/")
+    return commands
+
+
+# --- What is there ------------------------------------------------------------------------------------
+
+
+def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
+    faults = problems(config)
+    yield from (("modal", True, fault) for fault in faults)
+    if faults:
+        return
+    _keep_quiet()
+    from ptb_runner.sandbox import modal_account
+
+    source = modal_credentials.find().source
+    yield "modal", False, f"client {importlib.metadata.version('modal')}, credentials from {source}"
+    try:
+        sandboxes = modal_account.blocking(lambda: modal_account.sandboxes(_backend(config).app))
+        volumes = modal_account.blocking(modal_account.volumes)
+    except Exception as error:
+        yield "account", True, f"Modal does not answer: {modal_account.describe(error)}"
+        return
+    cost = sum(one.usd_per_hour for one in sandboxes)
+    total = f"{len(sandboxes)} sandboxes of ours, about {cost:.2f} dollars an hour; {len(volumes)} volumes"
+    yield "account", False, total
+    for one in sandboxes:
+        run, trial = one.tags.get(modal_account.RUN, ""), one.tags.get(modal_account.TRIAL, "")
+        host = one.tags.get(modal_account.HOST, "another machine")
+        spent = f"for {one.hours:.1f} h, about {one.usd_per_hour:.2f} dollars an hour"
+        yield "sandbox", False, f"{one.sandbox.object_id}: {trial} of {run}, {spent}; {_whose(one.owner, host)}"
+    for name in sorted(volumes):
+        owner = modal_owner.owner_of_volume(name)
+        kept = f"kept, to fetch: modal volume get {name} final_model .; to delete: modal volume delete {name}"
+        yield "volume", False, f"{name}: {_whose(owner, 'another machine') if owner else kept}"
+
+
+def _whose(owner: str, host: str) -> str:
+    """Who has it, and what to do about it."""
+    if modal_owner.is_dead(owner):
+        return "its runner is gone: ptb clean backend=modal removes it"
+    return "its runner is at work" if modal_owner.is_here(owner) else f"of a runner on {host}, left alone"
+
+
+def reap(config: Config | None) -> list[str]:
+    """Sandboxes, then volumes, whose runner on this machine is gone; none when Modal cannot be asked."""
+    if not importlib.util.find_spec("modal") or modal_credentials.find().problem:
+        return []
+    _keep_quiet()
+    from ptb_runner.sandbox import modal_account
+
+    return modal_account.blocking(lambda: modal_account.reap(_backend(config).app))
+
+
+def clean_images(config: Config) -> list[str]:
+    return []  # Modal keeps images at no cost, and has no way to remove one
+
+
+def kill_all() -> None:
+    from ptb_runner.sandbox import modal
+
+    modal.kill_all()
