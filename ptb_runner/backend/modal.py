@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import shlex
 import shutil
@@ -17,6 +18,8 @@ from ptb_runner.cell import Cell, read_json, write_json
 from ptb_runner.config import Config, ModalConfig
 from ptb_runner.sandbox import modal_credentials, modal_owner, modal_prices
 from ptb_runner.terminal import shown
+
+log = logging.getLogger(__name__)
 
 LONGEST_HOURS = 24  # Modal ends a sandbox then
 RECORD = "volume.json"  # in the hand-off's folder: what the volume is called, and how to fetch what it holds
@@ -196,7 +199,11 @@ def reap(config: Config | None) -> list[str]:
     _keep_quiet()
     from ptb_runner.sandbox import modal_account
 
-    return modal_account.blocking(lambda: modal_account.reap(_backend(config).app))
+    try:
+        return modal_account.blocking(lambda: modal_account.reap(_backend(config).app))
+    except Exception as error:
+        log.warning("Modal could not be asked for leftovers: %s", modal_account.describe(error))
+        return []
 
 
 def clean_images(config: Config) -> list[str]:
