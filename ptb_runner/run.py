@@ -52,6 +52,10 @@ INTERRUPT_GRACE_SEC = 1.0
 RESOURCES = ("cpus", "memory_mb", "storage_mb", "gpus")
 
 
+# What a trial may seem to have ended with when it died of a signal.
+_BY_SIGNAL = (Outcome.infra_error, Outcome.eval_failed)
+
+
 class FolderGone(Exception):
     """Somebody removed the cell's folder while it ran."""
 
@@ -153,6 +157,7 @@ async def run_trials(
     with show(progress) if show else contextlib.nullcontext():
         await _run_missing(cell, missing, progress, secrets, interrupts, shared)
     if interrupts.seen:
+        await backend.of(cell.config).all_ended()
         _set_aside_killed(cell, [name for name in names if name not in progress.ran])
     _write_job(cell, plan, secrets)
     result = write_result(cell, names, started_at)
@@ -363,7 +368,7 @@ def _set_aside_killed(cell: Cell, cancelled: list[str]) -> None:
     """
     for name in cancelled:
         record = _finished(cell, name)
-        if record and record["outcome"] in (Outcome.infra_error, Outcome.eval_failed):
+        if record and record["outcome"] in _BY_SIGNAL:
             set_aside(cell, name)
 
 
@@ -454,7 +459,7 @@ async def _run_missing(
     """Run trials, `concurrency` of the cell at a time, and of all cells as many as `shared` allows; then judge them."""
     slots = [asyncio.Semaphore(cell.config.concurrency), *([shared] if shared else [])]
     bench = asyncio.Semaphore(cell.config.judge.concurrency)
-    work = [_run_and_judge(cell, config, progress, slots, bench, secrets) for config in missing]
+    work = [_run_and_judge(cell, config, progress, slots, bench, secrets, interrupts) for config in missing]
     tasks = [interrupts.start(one) for one in work]
     if not tasks:
         return
@@ -472,6 +477,7 @@ async def _run_and_judge(
     slots: list[asyncio.Semaphore],
     bench: asyncio.Semaphore,
     secrets: Redactor,
+    interrupts: Interrupts,
 ) -> None:
     """What is missing of one trial: its run, in the slots for sandboxes, and its judges, when it has left them."""
     name = config.trial_name
@@ -479,7 +485,7 @@ async def _run_and_judge(
         async with contextlib.AsyncExitStack() as held:
             for slot in slots:
                 await held.enter_async_context(slot)
-            await _run_trial(cell, config, progress, secrets)
+            await _run_trial(cell, config, progress, secrets, interrupts)
         progress.ran.add(name)
         await _settle_handoff(cell, name, _record(cell, name))
     record = _record(cell, name)
@@ -492,13 +498,15 @@ async def _run_and_judge(
     _report(cell, progress, "running")
 
 
-async def _run_trial(cell: Cell, config: TrialConfig, progress: Progress, secrets: Redactor) -> None:
+async def _run_trial(
+    cell: Cell, config: TrialConfig, progress: Progress, secrets: Redactor, interrupts: Interrupts
+) -> None:
     """Run one trial, again after an infrastructure error as often as the configuration allows."""
     name, retry = config.trial_name, cell.config.retry
     record = await run_once(cell, config, progress, secrets)
     for number in range(retry.infra_errors):
-        if not _is_worth_repeating(record):
-            return
+        if interrupts.seen or not _is_worth_repeating(record):
+            break
         wait = retry.wait_sec * 2**number
         progress.notify(f"{name}: infra_error, again in {wait:g} s{_because(record)}")
         progress.phase(name, "waiting")
@@ -506,6 +514,8 @@ async def _run_trial(cell: Cell, config: TrialConfig, progress: Progress, secret
         await asyncio.sleep(wait)
         await asyncio.to_thread(set_aside, cell, name)
         record = await run_once(cell, config, progress, secrets)
+    if interrupts.seen and record["outcome"] in _BY_SIGNAL:
+        raise asyncio.CancelledError  # Harbor took the cancellation for the trial's own error
 
 
 def _is_worth_repeating(record: dict[str, Any]) -> bool:

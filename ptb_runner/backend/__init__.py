@@ -85,6 +85,11 @@ class Backend(Protocol):
         """End every sandbox of this process at once; called when an interrupt's grace is over."""
         ...
 
+    @staticmethod
+    async def all_ended() -> None:
+        """Wait until the sandboxes that are being ended are over; called after an interrupt."""
+        ...
+
 
 def of(config: Config) -> Backend:
     """The backend of a cell."""

@@ -56,3 +56,7 @@ def reap(config: Config | None) -> list[str]:
 
 def clean_images(config: Config) -> list[str]:
     return []
+
+
+async def all_ended() -> None:
+    """What ends here has ended when the trial has."""

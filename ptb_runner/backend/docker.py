@@ -94,3 +94,7 @@ def clean_images(config: Config) -> list[str]:
 
 def kill_all() -> None:
     """Harbor ends its containers itself when a trial is cancelled; what stays has no living owner and is reaped."""
+
+
+async def all_ended() -> None:
+    """What ends here has ended when the trial has."""

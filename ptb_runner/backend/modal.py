@@ -9,13 +9,15 @@ import os
 import shlex
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ptb_runner.backend.lifetime import lifetime_sec
 from ptb_runner.cell import Cell, read_json, write_json
 from ptb_runner.config import Config, ModalConfig
+from ptb_runner.explain import UsageError
+from ptb_runner.hf_cache import Progress, Repository
 from ptb_runner.sandbox import modal_credentials, modal_owner, modal_prices
 from ptb_runner.terminal import shown
 
@@ -206,6 +208,10 @@ def reap(config: Config | None) -> list[str]:
         return []
 
 
+def fill_hf_cache(config: Config, wanted: list[Repository], show: Callable[[Progress], Any]) -> str:
+    raise UsageError("backend=modal: its hub cache cannot be filled\n  leave it out: sandboxes download for themselves")
+
+
 def clean_images(config: Config) -> list[str]:
     return []  # Modal keeps images at no cost, and has no way to remove one
 
@@ -214,3 +220,9 @@ def kill_all() -> None:
     from ptb_runner.sandbox import modal
 
     modal.kill_all()
+
+
+async def all_ended() -> None:
+    from ptb_runner.sandbox import modal
+
+    await modal.all_ended()

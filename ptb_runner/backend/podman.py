@@ -156,3 +156,7 @@ def kill_all() -> None:
     from ptb_runner.sandbox import podman_container
 
     podman_container.kill_all()
+
+
+async def all_ended() -> None:
+    """What ends here has ended when the trial has."""

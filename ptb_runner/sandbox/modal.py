@@ -16,8 +16,10 @@ import secrets
 import shlex
 import socket
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, override
+from weakref import WeakSet
 
 from harbor.environments.base import ExecResult
 from harbor.environments.modal import ModalEnvironment, ModalOptions, SandboxLikelyOutOfMemoryError
@@ -39,9 +41,10 @@ END_SEC, SYNC_SEC, SMI_SEC = 30, 1800, 60
 LATE_CREATE_SEC = 300.0  # how long an interrupted trial waits for the sandbox that it asked for, to end it
 GONE_TRIES, GONE_SEC = 4, 0.5
 
-# Sandboxes of this process that are not known to be over.
+# Sandboxes of this process that are not known to be over, what is ending some, and loops in which none may begin.
 _live: set[ModalTrialEnvironment] = set()
 _ending: set[asyncio.Task[None]] = set()
+_interrupted: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 class SandboxEndedError(RuntimeError):
@@ -167,6 +170,8 @@ class ModalTrialEnvironment(ModalEnvironment):
         experimental_options: dict[str, Any] | None = None,
     ) -> Sandbox:
         """Ask for a sandbox. Whoever stops waiting for it does not take that back: `stop` then waits, and ends it."""
+        if asyncio.get_running_loop() in _interrupted:
+            raise asyncio.CancelledError  # Harbor goes on to the verifier where an interrupt met the end of the agent's
         more = {"experimental_options": experimental_options} if experimental_options else {}
         _live.add(self)
         self._creating = asyncio.create_task(self._created(entrypoint or [], self._wishes(block_network) | more))
@@ -319,6 +324,9 @@ class ModalTrialEnvironment(ModalEnvironment):
     @override
     async def stop(self, delete: bool) -> None:
         """Ends the sandbox and waits until it is over, also with delete=False; raises when that is not certain."""
+        await asyncio.shield(_in_background(self._stop()))
+
+    async def _stop(self) -> None:
         if self._creating and not self._sandbox:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(LATE_CREATE_SEC):
@@ -359,11 +367,24 @@ class ModalTrialEnvironment(ModalEnvironment):
 
 
 def kill_all() -> None:
-    """Terminate every sandbox of this process; called in the loop in which they live."""
+    """Terminate every sandbox of this process, and let none begin; called in the loop in which they live."""
+    _interrupted.add(asyncio.get_running_loop())
     for environment in list(_live):
-        task = asyncio.get_running_loop().create_task(environment._kill())
-        _ending.add(task)
-        task.add_done_callback(_ending.discard)
+        _in_background(environment._kill())
+
+
+def _in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Something that goes on when whoever waits for it is cancelled; `all_ended` waits for it, too."""
+    task = asyncio.get_running_loop().create_task(work)
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)
+    return task
+
+
+async def all_ended() -> None:
+    loop = asyncio.get_running_loop()
+    while ending := [task for task in _ending if task.get_loop() is loop and not task.done()]:
+        await asyncio.wait(ending)
 
 
 def _brings_image(environment_dir: Path) -> bool:
