@@ -272,11 +272,20 @@ def test_an_agents_process_that_runs_out_of_memory_is_the_agents_own(ptb, modal_
     assert only_cell().outcomes == ["scored"], ran.out
 
 
-def test_a_broken_stream_is_an_error_of_the_infrastructure(ptb, modal_server):
-    modal_server.fail("TaskExecStdioRead", status="INTERNAL", message="stream broken", times=-1, when="after")
+def test_a_stream_that_breaks_once_is_taken_up_again(ptb, modal_server):
+    modal_server.fail("TaskExecStdioRead", status="UNAVAILABLE", message="stream broken", times=8, when="after")
+    ran = ptb(*HELLO, *agent("Scripted", command=f"{OK}; echo said"), "retry.infra_errors=0")
+    cell = only_cell()
+    assert cell.outcomes == ["scored"], ran.out + cell.log
+    assert next(cell.folder.glob("job/*/agent/scripted.txt")).read_text() == "said\n"
+
+
+def test_a_stream_that_stays_broken_is_an_error_of_the_infrastructure(ptb, modal_server):
+    modal_server.fail("TaskExecStdioRead", status="INTERNAL", message="stream broken", times=-1)
     ran = ptb(*HELLO, *agent("Scripted", command=f"{OK}; echo said"), "retry.infra_errors=0")
     trial = only_cell().trial()
     assert (trial["outcome"], trial["reward"]) == ("infra_error", None), ran.out
+    assert "stream broken" in trial["error"]["message"]
     assert nothing_is_left(modal_server)
 
 
