@@ -49,8 +49,11 @@ def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tup
         run.quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
-        done = asyncio.run(_regrade_all(cell, names, secrets, tell))
-        return run.rescore(cell), done
+        try:
+            done = asyncio.run(_regrade_all(cell, names, secrets, tell))
+        finally:  # Ctrl-C, too: what was graded by then counts
+            result = run.rescore(cell)
+        return result, done
 
 
 def _is_meant(folder: Path, outcomes: list[str]) -> bool:

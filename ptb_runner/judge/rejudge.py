@@ -42,8 +42,11 @@ def rejudge(
         run.quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
-        asyncio.run(_judge_all(cell, chosen, only_missing, secrets, tell))
-        return run.rescore(cell)
+        try:
+            asyncio.run(_judge_all(cell, chosen, only_missing, secrets, tell))
+        finally:  # Ctrl-C, too: what judges have said by then counts
+            result = run.rescore(cell)
+        return result
 
 
 def check(cell: Cell, judges: list[str], other: JudgesConfig | None) -> list[str]:
