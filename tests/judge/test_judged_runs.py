@@ -139,7 +139,7 @@ def test_resuming_asks_only_the_judges_that_are_missing(ptb, judged):
     assert cell.outcomes == ["scored"] * 2
 
 
-def test_an_interrupt_while_judging_loses_no_work(tmp_path):
+def test_an_interrupt_while_judging_loses_no_work(ptb, tmp_path):
     with serving(scripts(general=[{"hang": 30, **says("general")}])) as api:
         running = run_kit.start(tmp_path, *QUICK, *HONEST, *judges(api))
         running.wait_for(run_kit.in_phase("judging"))
@@ -150,7 +150,7 @@ def test_an_interrupt_while_judging_loses_no_work(tmp_path):
         assert cell.outcomes == ["judge_missing"]
         before, seen = cell.mtimes(), len(api.seen)
         api.scripts["general"] = scripts()["general"]
-        assert run_kit.start(tmp_path, "resume", str(cell.folder)).process.wait(timeout=60) == 0
+        assert ptb("resume", cell.folder).code == 0
         assert [one.body["model"] for one in api.seen[seen:]] == ["general"]
     assert cell.mtimes() == before
     assert cell.outcomes == ["scored"]
@@ -160,19 +160,18 @@ def test_an_interrupt_while_judging_loses_no_work(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cell of two trials that was run without judges."""
-    folder = tmp_path_factory.mktemp("finished")
-    running = run_kit.start(folder, *QUICK, *HONEST, "attempts=2")
-    _, err = running.process.communicate(timeout=60)
-    assert running.process.returncode == 0, err
-    return folder / "run"
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the cell that these tests begin with is kept, once the first of them has run it."""
+    return tmp_path_factory.mktemp("kept") / "cell"
 
 
 @pytest.fixture
-def saved(finished: Path, tmp_path: Path, ptb: Callable[..., Ran]) -> run_kit.Cell:
-    """A copy of it where `ptb` runs."""
-    shutil.copytree(finished, Path.cwd() / "cell")
+def saved(kept: Path, ptb: Callable[..., Ran]) -> run_kit.Cell:
+    """A cell of two trials that was run without judges, where `ptb` runs."""
+    if not kept.exists():
+        assert ptb(*QUICK, *HONEST, "attempts=2", "hydra.run.dir=cell").code == 0
+        shutil.copytree("cell", kept)
+    shutil.copytree(kept, "cell", dirs_exist_ok=True)
     return run_kit.Cell(Path("cell").resolve())
 
 

@@ -13,18 +13,18 @@ from tests.run_kit import QUICK, agent
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A cell whose agent handed over the base model, with the hand-off kept."""
-    folder = tmp_path_factory.mktemp("trained")
-    running = run_kit.start(folder, *agent("Honest"), "backend.keep_model=always")
-    _, err = running.process.communicate(timeout=120)
-    assert running.process.returncode == 0, err
-    return folder / "run"
+def kept(tmp_path_factory):
+    """Where the cell that these tests begin with is kept, once the first of them has run it."""
+    return tmp_path_factory.mktemp("kept") / "cell"
 
 
 @pytest.fixture
-def cell(trained, ptb):
-    shutil.copytree(trained, Path("cell"))
+def cell(kept, ptb):
+    """A cell whose agent handed over the base model, with the hand-off kept."""
+    if not kept.exists():
+        assert ptb(*agent("Honest"), "backend.keep_model=always", "hydra.run.dir=cell").code == 0
+        shutil.copytree("cell", kept)
+    shutil.copytree(kept, "cell", dirs_exist_ok=True)
     return run_kit.Cell(Path("cell").resolve())
 
 
