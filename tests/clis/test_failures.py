@@ -1,0 +1,102 @@
+"""What becomes of trials whose CLI or LLM fails: outcome, name and one line, by the real CLIs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.clis.clis_kit import NAMES, in_bubblewrap, talking_to
+from tests.run_kit import only_cell
+
+pytestmark = pytest.mark.agents
+
+WORK = {
+    "shell": "printf ok > answer.txt"
+}  # right, and verified: a failure of the LLM's must not be scored all the same
+QUOTA = {"kind": "insufficient_quota", "message": "You exceeded your current quota, please check your billing details."}
+FEW_RETRIES = "+agent.env.CLAUDE_CODE_MAX_RETRIES='1'"
+
+
+def run(ptb, llm, agent, script, *more):
+    """The only trial of a CLI that gets these answers."""
+    llm.scripts["x"] = script
+    few = [FEW_RETRIES] if agent == "claude-code" else []
+    ptb("benchmark=hello", *talking_to(llm, "x", agent), *in_bubblewrap(), *few, *more)
+    return only_cell().trial()
+
+
+@pytest.mark.parametrize("agent", NAMES)
+def test_a_bad_key_is_no_score_and_not_tried_again(agent, ptb, llm):
+    trial = run(ptb, llm, agent, [{"status": 401, "message": "invalid x-api-key"}])
+    assert (trial["outcome"], trial["reward"]) == ("infra_error", None)
+    assert trial["error"]["type"] == "AgentAuthenticationError"
+    assert "\n" not in trial["error"]["message"]
+    assert not (only_cell().folder / "superseded").exists()
+
+
+@pytest.mark.parametrize("agent", NAMES)
+def test_an_unknown_model_is_told(agent, ptb, llm):
+    trial = run(ptb, llm, agent, [{"status": 404, "message": "model: no-such-model"}])
+    assert (trial["outcome"], trial["error"]["type"]) == ("infra_error", "ModelNotFoundError")
+
+
+@pytest.mark.parametrize(
+    ("agent", "fault", "kind"),
+    [
+        ("claude-code", {"status": 429, "message": "exceeded your rate limit"}, "ApiRateLimitError"),
+        ("codex", {"status": 429, "message": "exceeded your rate limit"}, "ApiRateLimitError"),
+        ("claude-code", {"status": 429, **QUOTA}, "ApiUsageLimitError"),
+        ("codex", {"status": 429, **QUOTA}, "ApiUsageLimitError"),
+        ("claude-code", {"status": 500, "message": "Internal server error"}, "ApiInternalServerError"),
+        ("codex", {"status": 500, "message": "Internal server error"}, "ApiInternalServerError"),
+    ],
+)
+def test_what_breaks_off_in_mid_run_is_not_scored(agent, fault, kind, ptb, llm):
+    trial = run(ptb, llm, agent, [WORK, fault])
+    assert (trial["outcome"], trial["reward"], trial["error"]["type"]) == ("infra_error", None, kind)
+    assert not (only_cell().folder / "superseded").exists()  # the agent had worked
+
+
+def test_a_storm_before_the_first_answer_is_tried_again(ptb, llm):
+    trial = run(ptb, llm, "claude-code", [{"status": 529, "message": "Overloaded", "times": 2}, {"say": "Done."}])
+    assert (trial["outcome"], trial["error"]) == ("scored", None)
+    assert len(list((only_cell().folder / "superseded").iterdir())) == 1
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini-cli"])
+def test_work_before_a_full_context_counts(agent, ptb, llm):
+    trial = run(
+        ptb, llm, agent, [WORK, {"status": 400, "message": "prompt is too long: 210000 tokens > 200000 maximum"}]
+    )
+    assert (trial["outcome"], trial["reward"]) == ("scored", 1)
+    assert trial["flags"] == ["agent_error:ContextWindowExceededError"]
+
+
+def test_a_cli_that_crashes_at_its_start_says_how(ptb, llm, tmp_path):
+    broken = tmp_path / "broken"
+    (broken / "bin").mkdir(parents=True)
+    script = '[ "$1" = --version ] && echo "codex-cli 0.171.0" && exit; echo "cannot load libfoo.so" >&2; exit 127'
+    (broken / "bin" / "codex").write_text(f"#!/bin/bash\n{script}\n")
+    (broken / "bin" / "codex").chmod(0o755)
+    llm.scripts["x"] = [WORK]
+    ptb("benchmark=hello", *talking_to(llm, "x", "codex"), f"backend.read_only_paths=[{broken}]")
+    trial = only_cell().trial()
+    assert (trial["outcome"], trial["reward"]) == ("infra_error", None)
+    assert trial["error"]["message"] == "cannot load libfoo.so (exit code 127)"
+
+
+def test_a_cli_that_never_ends_is_ended_and_its_work_counts(ptb, llm):
+    trial = run(ptb, llm, "codex", [WORK, {"shell": "sleep 1000"}], "budget.hours=0.004")
+    assert (trial["outcome"], trial["reward"]) == ("agent_timeout", 1)
+
+
+def test_training_left_in_the_background_is_ended_with_the_agent(ptb, llm):
+    left = "cp -r base_model final_model; setsid nohup sleep 1234 < /dev/null > /dev/null 2>&1 & sleep 0.2"
+    llm.scripts["x"] = [{"shell": left}, {"say": "It trains on by itself."}]
+    ptb("benchmark=addition", "benchmark.evaluation.limit=10", *talking_to(llm, "x", "codex"), *in_bubblewrap())
+    trial = only_cell().trial()
+    assert trial["outcome"] == "scored"
+    assert "left_processes:1" in trial["flags"]
+    told = json.loads((only_cell().folder / trial["trial_dir"] / "left_processes.json").read_text())
+    assert told == ["sleep 1234"]
