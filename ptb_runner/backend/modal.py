@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ptb_runner import hf_cache
 from ptb_runner.backend.lifetime import lifetime_sec
 from ptb_runner.cell import Cell, read_json, write_json
 from ptb_runner.config import Config, ModalConfig
 from ptb_runner.explain import UsageError
-from ptb_runner.hf_cache import Progress, Repository
 from ptb_runner.sandbox import modal_credentials, modal_owner, modal_prices
 from ptb_runner.terminal import shown
 
 log = logging.getLogger(__name__)
 
 LONGEST_HOURS = 24  # Modal ends a sandbox then
+APP_VARIABLE = "PTB_MODAL_APP"  # set by launch/modal_cell.py
 RECORD = "volume.json"  # in the hand-off's folder: what the volume is called, and how to fetch what it holds
 
 
@@ -32,7 +33,8 @@ def environment(config: Config, task: Path) -> dict[str, Any]:
     backend = _backend(config)
     image = backend.image
     kwargs = {
-        "app_name": backend.app,
+        # Of a runner that is in a function itself: what is made in the function's app ends with it.
+        "app_name": os.environ.get(APP_VARIABLE) or backend.app,
         "sandbox_timeout_secs": lifetime_sec(config, task),
         "image": str(Path(image).resolve()) if image and Path(image).is_dir() else image,
         "gpu": backend.gpu,
@@ -43,8 +45,9 @@ def environment(config: Config, task: Path) -> dict[str, Any]:
         "creations_per_sec": backend.creations_per_sec,
         "cell_id": (read_json(task.parent / "status.json") or {}).get("cell_id", ""),
     }
-    given = {key: value for key, value in kwargs.items() if value is not None}
-    return {"import_path": "ptb_runner.sandbox.modal:ModalTrialEnvironment", "kwargs": given}
+    cached = hf_cache.section(config)
+    given = {key: value for key, value in kwargs.items() if value is not None} | cached.pop("kwargs", {})
+    return {"import_path": "ptb_runner.sandbox.modal:ModalTrialEnvironment", "kwargs": given, **cached}
 
 
 def _keep_quiet() -> None:
@@ -154,6 +157,18 @@ def fetch_commands(cell: Cell) -> list[str]:
     return commands
 
 
+# --- The hub's cache ----------------------------------------------------------------------------------
+
+
+def fill_hf_cache(config: Config, wanted: list[hf_cache.Repository], show: Callable[[hf_cache.Progress], Any]) -> str:
+    from ptb_runner.launch import modal_hub
+
+    if faults := problems(config):
+        raise UsageError(faults[0])
+    _keep_quiet()
+    return modal_hub.fill_volume(config, wanted, show)
+
+
 # --- What is there ------------------------------------------------------------------------------------
 
 
@@ -206,10 +221,6 @@ def reap(config: Config | None) -> list[str]:
     except Exception as error:
         log.warning("Modal could not be asked for leftovers: %s", modal_account.describe(error))
         return []
-
-
-def fill_hf_cache(config: Config, wanted: list[Repository], show: Callable[[Progress], Any]) -> str:
-    raise UsageError("backend=modal: its hub cache cannot be filled\n  leave it out: sandboxes download for themselves")
 
 
 def clean_images(config: Config) -> list[str]:

@@ -30,6 +30,7 @@ from ptb_runner.launch.inline import is_over
 from ptb_runner.launch.modal_files import fetch, fetch_status
 from ptb_runner.launch.states import WAITED_FOR, JobState, Where, judged, note
 from ptb_runner.render import agent_hours
+from ptb_runner.sandbox import modal_credentials
 
 if TYPE_CHECKING:
     import modal
@@ -66,7 +67,8 @@ def problems(settings: ModalLauncherConfig, cells: list[Config]) -> list[str]:
     found = [*dict.fromkeys(_without_engine(cells)), *dict.fromkeys(_too_long(settings, cells))]
     if importlib.util.find_spec("modal") is None:
         return [*found, "launcher=modal: the modal client is not installed\n  pip install 'ptb-runner[modal]'"]
-    return found
+    credentials = modal_credentials.find()
+    return [*found, f"launcher=modal: {credentials.problem}"] if credentials.problem else found
 
 
 def _without_engine(cells: list[Config]) -> Iterator[str]:
@@ -177,7 +179,9 @@ async def _submit(sweep: Path, due: list[Cell], code: Path, names: dict[str, str
     for cell in due:
         place, number = job.read(cell.folder)["place"], int(cell.folder.name)
         time_sec = settings.timeout_hours * 3600 - _OVERHEAD_SEC
-        call = await function.spawn.aio(names["volume"], place, number, settings.sync_sec, time_sec, variables)
+        call = await function.spawn.aio(
+            names["app"], names["volume"], place, number, settings.sync_sec, time_sec, variables
+        )
         job.record(cell.folder, job_id=call.object_id)
         job.record(sweep, calls=job.read(sweep)["calls"] | {str(number): call.object_id})
 

@@ -33,9 +33,10 @@ STOP_SEC = 60.0  # how long the runner may take to stop its trials
 NOT_COPIED = frozenset({"task", "cell.yaml", ".runner.lock", ".launcher.lock"})
 
 
-def run(volume: str, place: str, number: int, sync_sec: float, time_sec: float, secrets: list[str]) -> str:
+def run(app: str, volume: str, place: str, number: int, sync_sec: float, time_sec: float, secrets: list[str]) -> str:
     """The function: run what is missing of the cell at `place` of the volume, and return the state it is in then.
 
+    `app` is the sweep's own, which ends with it.
     `secrets` names the variables whose values must be in no file. Stops the cell, cleanly, after `time_sec`, and when
     the call is cancelled or its container taken away.
     """
@@ -47,7 +48,10 @@ def run(volume: str, place: str, number: int, sync_sec: float, time_sec: float, 
     _others(number)
     until = time.monotonic() + time_sec
     with (WORK / f"{number}.log").open("ab") as output:
-        runner = subprocess.Popen([sys.executable, "-m", __name__, str(folder)], stdout=output, stderr=output)
+        command = [sys.executable, "-m", __name__, str(folder)]
+        # Sandboxes on Modal are made in the sweep's own app: what a runner that was killed left ends with the app.
+        environment = {**os.environ, "PTB_MODAL_APP": app}
+        runner = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     try:
         while runner.poll() is None and time.monotonic() < until:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -19,7 +19,7 @@ from ptb_runner.hf_cache import Progress, Repository
 from ptb_runner.launch import frozen, modal_image
 
 MOUNT = "/mnt/hf-cache"
-APP = "ptb-hf-cache"
+APP = "hf-hub-cache"
 _TIMEOUT_SEC = 24 * 3600
 _COMMIT_SEC = 30.0  # what was downloaded by then is kept if the container is taken away
 

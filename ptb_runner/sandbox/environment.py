@@ -156,9 +156,9 @@ class JobsEnvironment(BaseEnvironment):
         return result
 
 
-def hf_layer() -> str:
+def hf_layer(read_only: str = hf_cache.READ_ONLY) -> str:
     """The shell command that makes it: for shells that take a command, not a file."""
-    return f"set -- {hf_cache.READ_ONLY} {hf_cache.HOME}\n{HF_LAYER.read_text()}"
+    return f"set -- {read_only} {hf_cache.HOME}\n{HF_LAYER.read_text()}"
 
 
 @contextlib.contextmanager

@@ -28,8 +28,10 @@ from modal import Image, Sandbox, Secret, Volume
 from modal.exception import AlreadyExistsError, SandboxTerminatedError, SandboxTimeoutError
 from pydantic import Field
 
+from ptb_runner import hf_cache
 from ptb_runner.paths import TEMPLATES
 from ptb_runner.sandbox import gpus, modal_account, modal_owner, modal_prices
+from ptb_runner.sandbox.environment import hf_layer
 from ptb_runner.sandbox.modal_pace import pace
 
 HANDOFF = "/handoff"
@@ -59,6 +61,7 @@ class ModalTrialOptions(ModalOptions):
     cloud: str | None = Field(default=None, description="Cloud in which sandboxes run.")
     creations_per_sec: float = Field(default=4.0, description="Sandboxes that this process makes a second.")
     cell_id: str = Field(default="", description="Id of the cell, for the tags.")
+    hf_cache: str | None = Field(default=None, description="Volume with repositories of the model hub, read-only.")
     handoff: str | None = Field(
         default=None, description="Volume seen as /handoff, writable for the agent, read-only for the verifier."
     )
@@ -111,6 +114,8 @@ class ModalTrialEnvironment(ModalEnvironment):
     @override
     def _volumes_config(self) -> dict[str, Volume]:
         mounted = super()._volumes_config()
+        if self.options.hf_cache:
+            mounted[hf_cache.READ_ONLY] = Volume.from_name(self.options.hf_cache).read_only()
         if self.options.handoff:
             volume = Volume.from_name(self.options.handoff)
             mounted[HANDOFF] = volume if self._is_agents else volume.read_only()
@@ -231,6 +236,10 @@ class ModalTrialEnvironment(ModalEnvironment):
         result = await self._sdk_exec(f"{own}mkdir -p -- /tmp {shared} && chmod 777 -- {shared or '/tmp'}")
         if result.return_code != 0:
             raise RuntimeError(f"the sandbox's folders cannot be made: {result.stderr}")
+        if self.options.hf_cache:
+            result = await self._sdk_exec(hf_layer(f"{hf_cache.READ_ONLY}/hub"), shell="sh")
+            if result.return_code != 0:
+                raise RuntimeError(f"the sandbox's hub cache cannot be made: {result.stderr}")
         await self._upload_environment_dir_after_start()
         for mount in self._host_mounts:
             await self._sdk_upload_dir(mount["source"], mount["target"])

@@ -27,6 +27,8 @@ class Credentials:
 
 def find(environ: Mapping[str, str] = os.environ) -> Credentials:
     """The credentials that the client would use; never their values."""
+    if environ.get("MODAL_IS_REMOTE") == "1":
+        return Credentials(source="the container that this runs in")  # the client uses no others there
     path = Path(environ.get("MODAL_CONFIG_PATH") or Path.home() / ".modal.toml")
     try:
         profiles = tomllib.loads(path.read_text()) if path.exists() else {}

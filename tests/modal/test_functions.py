@@ -48,7 +48,7 @@ class Sweep:
         """What is left of it at Modal."""
         state = self.server.state()
         running = [one for one in (*state["function_calls"], *state["sandboxes"]) if one["running"]]
-        return [*running, *state["apps"], *self.server.volumes()]
+        return [*running, *(name for name in (*state["apps"], *self.server.volumes()) if name.startswith("sweep-"))]
 
 
 @pytest.fixture
@@ -178,4 +178,20 @@ def test_what_cannot_run_in_functions_is_refused_before_anything_is_created(ptb,
     assert "Traceback" not in held.err
     assert (sweep.server.calls("AppCreate"), sweep.server.calls("VolumeGetOrCreate")) >= made
     ptb("stop", sweep.folder)
+    assert sweep.left() == []
+
+
+def test_sandboxes_of_a_runner_in_a_function_end_with_it(ptb, sweep):
+    """backend=modal from within: it needs no token there; of a runner that was killed, the sweep's app takes all."""
+    options = (*QUICK, *MODAL, "backend=modal", "launcher.wait=false")
+    assert ptb("-m", *options, f"hydra.sweep.dir={sweep.folder}", *scripted("sleep 120")).code == 0
+    sweep.wait_for(lambda: states(sweep, ptb) == ["running"] and len(sweep.server.sandboxes()) == 1)
+    os.killpg(sweep.calls[-1]["pid"], 9)
+    sweep.wait_for(lambda: states(sweep, ptb) == ["lost"])
+    assert sweep.left() == []
+    done = sweep.folder.with_name("done")
+    options = (*QUICK, *MODAL, "backend=modal", "attempts=2")
+    ran = ptb("-m", *options, f"hydra.sweep.dir={done}", *agent("Honest"))
+    assert ran.code == 0, ran.out + ran.err
+    assert run_kit.Cell(done / "0").outcomes == ["scored"] * 2
     assert sweep.left() == []
