@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import warnings as python_warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -27,6 +28,9 @@ from ptb_runner.config import Config, ModalLauncherConfig, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.judge import prompts
 from ptb_runner.render import agent_hours, render, verifier_hours
+
+if TYPE_CHECKING:
+    from harbor.agents.base import BaseAgent
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,16 @@ def _agent_class(config: Config) -> list[str]:
         return [f"{where}={agent.import_path or agent.name}: cannot be loaded: {_one_line(error)}"]
     if not issubclass(found, BaseAgent):
         return [f"agent.import_path={agent.import_path}: is no subclass of harbor.agents.base.BaseAgent"]
+    if agent.base_url and not _takes_base_url(found):
+        name = agent.import_path or agent.name
+        return [f"agent.base_url: {name} takes none\n  leave it out, or give its class an argument base_url"]
     return []
+
+
+def _takes_base_url(agent: type[BaseAgent]) -> bool:
+    """Whether it is an agent of Harbor's that asks an LLM, or a class whose own constructor names the argument."""
+    own = [one.__init__ for one in agent.__mro__ if "__init__" in vars(one) and not one.__module__.startswith("harbor")]
+    return agent.MODEL_CONNECTION is not None or any("base_url" in inspect.signature(one).parameters for one in own)
 
 
 def _sandbox_problems(config: Config) -> list[str]:

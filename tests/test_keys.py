@@ -214,6 +214,12 @@ def test_a_missing_login_is_told_before_anything_starts(ptb, monkeypatch, tmp_pa
     assert (ran.code, "claude-code, codex" in ran.err) == (2, True)
 
 
+def test_a_class_that_takes_no_endpoint_is_told(ptb):
+    ran = ptb("benchmark=hello", *agent("Scripted"), "agent.base_url=http://127.0.0.1:1/v1")
+    assert ran.code == 2
+    assert "tests.agents:Scripted takes none" in ran.err
+
+
 def test_an_agent_that_could_not_reach_its_llm_is_refused(ptb):
     ran = ptb("benchmark=hello", "agent=codex")
     assert ran.code == 2
