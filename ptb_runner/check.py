@@ -19,11 +19,12 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ptb_runner import dataset, hf_cache, keys, menu, test_data
+from ptb_runner import dataset, hf_cache, keys, menu, serve, test_data
 from ptb_runner.agent import clis
 from ptb_runner.config import (
     BACKENDS,
     LAUNCHERS,
+    SERVES,
     AgentConfig,
     Auth,
     Config,
@@ -67,6 +68,7 @@ def problems(config: DictConfig, conf_dirs: list[str]) -> list[str]:
         *_agent(cell),
         *_benchmark(cell),
         *_content(cell),
+        *serve.problems(cell),
         *_judges(config, cell),
     ]
 
@@ -100,6 +102,7 @@ def warnings(cell: Config) -> list[str]:
             "test data is not downloaded: the agent gets no check against contamination; "
             f"first: ptb cache test-data benchmark={cell.benchmark.id}"
         )
+    found += serve.warnings(cell)
     return found + ([absent] if (absent := hf_cache.missing(cell)) else [])
 
 
@@ -157,7 +160,7 @@ def _missing(config: DictConfig, conf_dirs: list[str]) -> Iterator[str]:
 
 
 def _kinds(config: DictConfig) -> Iterator[str]:
-    for group, kinds in (("backend", BACKENDS), ("launcher", LAUNCHERS)):
+    for group, kinds in (("backend", BACKENDS), ("launcher", LAUNCHERS), ("serve", SERVES)):
         kind = config[group].kind
         if kind not in kinds:
             yield f"{group}.kind={kind}: there is no such {group}\n  choose one with {group}=NAME: {', '.join(kinds)}"
@@ -172,8 +175,10 @@ def _out_of_bounds(config: DictConfig, known: Sequence[Option]) -> Iterator[str]
 
 def _secrets(config: DictConfig) -> Iterator[str]:
     """Literal secrets would be written to cell.yaml; the message must not repeat them."""
-    for root in ("agent.env", "agent.options"):
-        raw = OmegaConf.to_container(OmegaConf.select(config, root), resolve=False)
+    for root in ("agent.env", "agent.options", "serve.env"):
+        if (node := OmegaConf.select(config, root)) is None:
+            continue
+        raw = OmegaConf.to_container(node, resolve=False)
         for key, value in _strings(raw, root):
             refers = "${oc.env:" in value or value.startswith("{env:")  # the latter is OpenCode's way
             if _SECRET_NAME.search(key.rpartition(".")[2]) and value and not refers:

@@ -243,11 +243,13 @@ class BenchmarkConfig:
 
 @dataclass
 class ModelConfig:
-    """The model that is post-trained (kind post_train), or none."""
+    """The model that is post-trained (kind post_train) or served and evaluated (kind harbor), or none."""
 
     id: str = option(MISSING, "Name in results and folders.")
     title: str = option("", "Name in prompts; empty: the id.")
-    hub_id: str | None = option(None, "Id on the model hub, as org/name; null for a model that the task brings.")
+    hub_id: str | None = option(
+        None, "Id on the model hub, as org/name, or (for serve=vllm) a folder; null for a model that the task brings."
+    )
     revision: str | None = option(None, "Revision on the model hub.")
     layers: list[str] = option([], "Folders of templates/ that bring the model's files into the task.")
     env_vars: list[str] = option([], "Names of host variables that fetching the model needs, such as HF_TOKEN.")
@@ -553,6 +555,64 @@ class ModalLauncherConfig(LauncherConfig):
 
 
 @dataclass
+class ServeConfig:
+    """Who serves the model under test (kind harbor): nobody, or the agent's provider."""
+
+    kind: str = option("none", "Who serves it: none, external or vllm.")
+
+
+@dataclass
+class ServedConfig(ServeConfig):
+    """A server that agents are pointed at."""
+
+    served_name: str | None = option(None, "The model's name at the server; null: from the model.")
+    max_model_len: int | None = option(None, "Tokens of question and answer; null: what the server says.", least=1)
+    ready_timeout_sec: float = option(
+        1800.0, "Time until it answers a first completion (seconds).", above=0, result=False
+    )
+    health_sec: float = option(
+        10.0,
+        "Seconds between questions whether it is well, and for each answer; three without one: it counts as dead.",
+        above=0,
+        result=False,
+    )
+
+
+@dataclass
+class ExternalServeConfig(ServedConfig):
+    """A server that runs already."""
+
+    kind: str = option("external", "Who serves it: none, external or vllm.")
+    base_url: str = option(
+        MISSING, "Where agents and runner reach it: an OpenAI-compatible URL, usually ending in /v1.", result=False
+    )
+    api_key_var: str | None = option(
+        None, "Name of the host variable with its key; null: it asks for none.", result=False
+    )
+
+
+@dataclass
+class VllmServeConfig(ServedConfig):
+    """A vLLM server that is started for the cell, and ended with it."""
+
+    kind: str = option("vllm", "Who serves it: none, external or vllm.")
+    version: str = option("0.19.1", "Version of vLLM, run through uvx.")
+    command: list[str] = option([], "What is run instead of `uvx vllm==VERSION serve`; gets the same arguments.")
+    tokenizer_revision: str | None = option(None, "Revision of the tokenizer; null: the model's.")
+    tp: int = option(1, "GPUs over which a copy of the model is split.", least=1, result=False)
+    dp: int = option(1, "Copies of the model, each on GPUs of its own.", least=1, result=False)
+    port: int | None = option(None, "Port it listens at; null: a free one.", least=1, most=65535, result=False)
+    address: str | None = option(
+        None, "Name or address by which sandboxes reach this machine; null: as the backend has it.", result=False
+    )
+    tool_parser: str | None = option("hermes", "How it reads tool calls; null: it takes no tools.")
+    reasoning_parser: str | None = option(None, "How it tells thinking from answers; null: not at all.")
+    extra_args: list[str] = option([], "Further arguments of `vllm serve`.")
+    env: dict[str, str] = option({}, "Settings for its environment; secrets only as ${oc.env:NAME}.")
+    max_restarts: int = option(2, "Times it is started again after it died.", least=0, result=False)
+
+
+@dataclass
 class SweepConfig:
     """How a command line with -m becomes cells."""
 
@@ -619,7 +679,7 @@ class Config:
 
     benchmark: BenchmarkConfig = option(MISSING, "What the agent is asked to do.")
     judge: JudgesConfig = option(JudgesConfig, "Who looks at what it did.", result=False)
-    model: ModelConfig = option(MISSING, "The model to post-train.")
+    model: ModelConfig = option(MISSING, "The model to post-train, or to evaluate.")
     agent: AgentConfig = option(MISSING, "Who does it.")
     backend: BackendConfig = option(MISSING, "Where it is done.", result=False)
     budget: BudgetConfig = option(BudgetConfig, "How much of it.")
@@ -627,6 +687,7 @@ class Config:
     pins: PinsConfig = option(PinsConfig, "Versions of what an image is built from.")
     parity: ParityConfig = option(ParityConfig, "What it is to match.", result=False)
     launcher: LauncherConfig = option(MISSING, "Where the runner process lives.", result=False)
+    serve: ServeConfig = option(ServeConfig, "Who serves the model under test.")
     attempts: int = option(1, "Trials of each task.", least=1, most=10_000)
     concurrency: int = option(4, "Trials at once.", least=1, most=10_000, result=False)
     seed: int = option(0, "Seed for the task's own programs (PTB_SEED in the sandbox).", least=0)
@@ -653,7 +714,12 @@ LAUNCHERS: dict[str, type[LauncherConfig]] = {
     "slurm": SlurmConfig,
     "modal": ModalLauncherConfig,
 }
-GROUPS = ("benchmark", "model", "agent", "backend", "budget", "content", "pins", "judge", "launcher")
+SERVES: dict[str, type[ServeConfig]] = {
+    "none": ServeConfig,
+    "external": ExternalServeConfig,
+    "vllm": VllmServeConfig,
+}
+GROUPS = ("benchmark", "model", "agent", "backend", "budget", "content", "pins", "judge", "launcher", "serve")
 
 
 @functools.cache
@@ -661,7 +727,7 @@ def register() -> None:
     """Make the schema known to Hydra, as `schema` and `<group>/<kind>_schema`."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
-    for group, kinds in (("backend", BACKENDS), ("launcher", LAUNCHERS)):
+    for group, kinds in (("backend", BACKENDS), ("launcher", LAUNCHERS), ("serve", SERVES)):
         for kind, node in kinds.items():
             store.store(group=group, name=f"{kind}_schema", node=node)
 
@@ -710,10 +776,10 @@ class Option:
 def options(config: DictConfig | dict[str, Any] | None = None) -> tuple[Option, ...]:
     """Every option of the schema, depth first, in the order of definition.
 
-    Backends and launchers have options of their own: those of the choice made in `config`, or of all
+    Backends, launchers and servers have options of their own: those of the choice made in `config`, or of all
     choices without one.
     """
-    return _known_options(_kind(config, "backend"), _kind(config, "launcher"))
+    return _known_options(_kind(config, "backend"), _kind(config, "launcher"), _kind(config, "serve"))
 
 
 def _kind(config: DictConfig | dict[str, Any] | None, group: str) -> str | None:
@@ -723,10 +789,14 @@ def _kind(config: DictConfig | dict[str, Any] | None, group: str) -> str | None:
 
 
 @functools.cache
-def _known_options(backend: str | None, launcher: str | None) -> tuple[Option, ...]:
+def _known_options(backend: str | None, launcher: str | None, serve: str | None) -> tuple[Option, ...]:
     found: dict[str, Option] = {}
     hints = get_type_hints(Config)
-    choices = {"backend": _classes(BACKENDS, backend), "launcher": _classes(LAUNCHERS, launcher)}
+    choices = {
+        "backend": _classes(BACKENDS, backend),
+        "launcher": _classes(LAUNCHERS, launcher),
+        "serve": _classes(SERVES, serve),
+    }
     for item in dataclasses.fields(Config):
         for cls in choices.get(item.name, [hints[item.name]]):
             for known in _options(item, cls, ""):
@@ -761,14 +831,16 @@ def composed(config: DictConfig | dict[str, Any]) -> DictConfig:
     """A configuration (Hydra's, or the one in a cell.yaml) laid over the schema, which checks names and types."""
     plain: Any = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else dict(config)
     plain.pop("hydra", None)
-    return OmegaConf.merge(_schema(plain["backend"]["kind"], plain["launcher"]["kind"]), plain)  # type: ignore[return-value]
+    serve = plain.get("serve", {}).get("kind", "none")  # an old cell.yaml has none
+    return OmegaConf.merge(_schema(plain["backend"]["kind"], plain["launcher"]["kind"], serve), plain)  # type: ignore[return-value]
 
 
 @functools.cache
-def _schema(backend: str, launcher: str) -> DictConfig:
+def _schema(backend: str, launcher: str, serve: str) -> DictConfig:
     schema = OmegaConf.structured(Config)
     schema.backend = BACKENDS[backend]
     schema.launcher = LAUNCHERS[launcher]
+    schema.serve = SERVES[serve]
     return schema
 
 

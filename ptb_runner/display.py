@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from ptb_runner import backend, hf_cache
+from ptb_runner import backend, hf_cache, serve
 from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Config, Kind
 from ptb_runner.outcome import SCORED, Outcome
@@ -41,7 +41,8 @@ def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
     rows = {
         "benchmark": f"{config.benchmark.id} ({config.benchmark.kind.name})",
         "model": config.model.id,
-        "agent": " ".join(filter(None, (config.agent.id, config.agent.model, config.agent.version))),
+        "agent": " ".join(filter(None, (config.agent.id, serve.agent_model(config), config.agent.version))),
+        "served": serve.describe(config),
         "backend": f"{config.backend.kind}, launcher {config.launcher.kind}",
         "budget, content": f"{config.budget.id}, {config.content.kind.name}",
         "trials": f"{plan.n_trials}, at most {plan.sandboxes_at_once} at once",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from ptb_runner import backend, launch
+from ptb_runner import backend, launch, serve
 from ptb_runner.config import Config, register, typed
 from ptb_runner.explain import UsageError, explain
 from ptb_runner.paths import CONF
@@ -35,6 +35,7 @@ def checks(overrides: list[str]) -> Iterator[Check]:
     yield _disk(Path.cwd())
     yield from (Check(*found) for found in backend.of(config).checks(config))
     yield from (Check("launcher", True, fault) for fault in launch.problems([config]))
+    yield from (Check(*found) for found in serve.checks(config))
     yield from _keys(config)
 
 

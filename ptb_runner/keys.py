@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from ptb_runner.agent import login
-from ptb_runner.config import AgentConfig, Auth, Config, task_env_vars
+from ptb_runner.config import AgentConfig, Auth, Config, ExternalServeConfig, task_env_vars
 from ptb_runner.explain import UsageError
 
 # By Harbor's name of the agent: the API keys that a subscription replaces, and the variables that it needs instead.
@@ -53,6 +53,8 @@ def of_cell(config: Config) -> list[str]:
     """Names of all variables that the cell needs of the host: its sandboxes', and the judges'."""
     names = [*of_agent(config.agent), *task_env_vars(config), *config.benchmark.verifier_env_vars]
     names += [config.judge.api_key_var] if config.judge.panel and config.judge.api_key_var else []
+    if isinstance(config.serve, ExternalServeConfig) and config.serve.api_key_var:
+        names.append(config.serve.api_key_var)
     return list(dict.fromkeys(names))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from ptb_runner import backend, check, dataset, keys, parity, probe
+from ptb_runner import backend, check, dataset, keys, parity, probe, serve
 from ptb_runner.cell import (
     Cell,
     check_unchanged,
@@ -54,6 +54,7 @@ def preflight(config: Config) -> list[str]:
         *([] if _has_secrets_elsewhere(config) else keys.missing(config)),
         *_agent_class(config),
         *_sandbox_problems(config),
+        *serve.machine_problems(config),
         *(probe.refusals(config) if config.preflight.probe_keys else []),
     ]
 

@@ -33,6 +33,7 @@ def provenance(cell: Cell, trials: list[dict[str, Any]]) -> dict[str, Any]:
         "overrides": cell.overrides,
         "agent_version": next((trial["agent_version"] for trial in trials if trial["agent_version"]), None),
         "observed_gpu": gpus.summary(trial_dirs),
+        "served": read_json(cell.folder / "serve.json"),
         "parity": cell.config.parity.id,
         "comparable": not why,
         "not_comparable_because": why,

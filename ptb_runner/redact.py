@@ -161,5 +161,5 @@ class _Formatter(logging.Formatter):
 def redactor(cell: Cell) -> Redactor:
     """The one for a cell: what its agent, verifier and judges are given from the host's environment."""
     written = yaml.load((cell.folder / "cell.yaml").read_text(), yaml.CSafeLoader)["config"]
-    names = _REFERENCE.findall(json.dumps({"agent": written["agent"], "benchmark": written["benchmark"]}))
+    names = _REFERENCE.findall(json.dumps([written["agent"], written["benchmark"], written.get("serve")]))
     return Redactor({name: os.environ[name] for name in names if name in os.environ} | keys.secrets(cell.config))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import datetime
+import functools
 import hashlib
 import logging
 import os
@@ -23,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner import backend, keys, provenance, redact
+from ptb_runner import backend, keys, provenance, redact, serve
 from ptb_runner import cell as cells
 from ptb_runner.agent import clis
 from ptb_runner.attend import attend
@@ -36,6 +38,8 @@ from ptb_runner.judge import judgements, panel
 from ptb_runner.outcome import JUDGED, SCORED, Outcome, score, trial_record, worst
 from ptb_runner.redact import Redactor
 from ptb_runner.render import agent_hours, verifier_hours
+from ptb_runner.server import Server, ServerError
+from ptb_runner.servers import Servers
 
 if TYPE_CHECKING:
     from harbor.job_plan import JobPlan
@@ -128,15 +132,18 @@ def quiet_harbor() -> None:
 async def _run_alone(
     cell: Cell, plan: JobPlan, secrets: Redactor, show: Callable[[Progress], Any] | None
 ) -> dict[str, Any]:
+    servers = Servers([cell], cell.folder)
     with Interrupts(backend.of(cell.config).kill_all).handled() as interrupts:
         reap(cell)
-        return await run_trials(cell, secrets, interrupts, show=show, plan=plan)
+        async with servers.until_over(cell):
+            return await run_trials(cell, secrets, interrupts, servers, show=show, plan=plan)
 
 
 async def run_trials(
     cell: Cell,
     secrets: Redactor,
     interrupts: Interrupts,
+    servers: Servers,
     show: Callable[[Progress], Any] | None = None,
     shared: asyncio.Semaphore | None = None,
     plan: JobPlan | None = None,
@@ -154,8 +161,14 @@ async def run_trials(
                 progress.count(record, cell.config)
     missing = [config for config in plan.trial_configs if config.trial_name not in progress.finished]
     _write_job(cell, plan, secrets)
+    run = functools.partial(
+        _run_missing, cell, progress=progress, secrets=secrets, interrupts=interrupts, shared=shared
+    )
     with show(progress) if show else contextlib.nullcontext():
-        await _run_missing(cell, missing, progress, secrets, interrupts, shared)
+        if serve.settings(cell.config) and any(config.trial_name not in progress.ran for config in missing):
+            await _run_served(cell, missing, progress, interrupts, servers, run)
+        else:
+            await run(missing)
     if interrupts.seen:
         await backend.of(cell.config).all_ended()
         _set_aside_killed(cell, [name for name in names if name not in progress.ran])
@@ -289,7 +302,7 @@ def _agent(config: Config) -> dict[str, Any]:
     own: dict[str, Any] = {
         "name": agent.name if agent.name not in clis.CLASSES else None,
         "import_path": clis.CLASSES.get(agent.name or "", agent.import_path),
-        "model_name": agent.model,
+        "model_name": serve.agent_model(config),
         **clis.endpoint(agent),
         "override_timeout_sec": hours * 3600 if hours is not None else None,
         # Without a version Harbor takes the image's CLI, or installs the newest.
@@ -455,8 +468,12 @@ async def _run_missing(
     secrets: Redactor,
     interrupts: Interrupts,
     shared: asyncio.Semaphore | None,
+    stop: asyncio.Event | None = None,
 ) -> None:
-    """Run trials, `concurrency` of the cell at a time, and of all cells as many as `shared` allows; then judge them."""
+    """Run trials, `concurrency` of the cell at a time, and of all cells as many as `shared` allows; then judge them.
+
+    When `stop` is set before they are over, they are cancelled.
+    """
     slots = [asyncio.Semaphore(cell.config.concurrency), *([shared] if shared else [])]
     bench = asyncio.Semaphore(cell.config.judge.concurrency)
     work = [_run_and_judge(cell, config, progress, slots, bench, secrets, interrupts) for config in missing]
@@ -464,10 +481,88 @@ async def _run_missing(
     if not tasks:
         return
     _report(cell, progress, "running")
+    if stop:
+        await _until_over(tasks, stop)
     await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled() and (error := task.exception()):
             log.error("a trial ended in an error of the runner", exc_info=error)
+
+
+async def _until_over(tasks: list[asyncio.Task[Any]], stop: asyncio.Event) -> None:
+    """Wait for tasks, and cancel them when they are to stop."""
+    stopping, pending = asyncio.create_task(stop.wait()), set(tasks)
+    while pending and not stopping.done():
+        over, _ = await asyncio.wait([*pending, stopping], return_when=asyncio.FIRST_COMPLETED)
+        pending -= over
+    stopping.cancel()
+    for task in pending:
+        task.cancel()
+
+
+async def _run_served(
+    cell: Cell,
+    missing: list[TrialConfig],
+    progress: Progress,
+    interrupts: Interrupts,
+    servers: Servers,
+    run: Callable[..., Coroutine[Any, Any, None]],
+) -> None:
+    """Run trials against the cell's model server; those that its death has stopped run again on the next one."""
+    while missing:
+        _report(cell, progress, "running")
+        starting = interrupts.start(servers.running(cell, progress.notify))
+        await asyncio.wait([starting])
+        if starting.cancelled():
+            return
+        if isinstance(error := starting.exception(), ServerError):
+            _give_up(cell, missing, error, progress)
+            return
+        server: Server = starting.result()
+        await run([serve.pointed(config, cell.config, server) for config in missing], stop=server.gone)
+        if interrupts.seen or not server.gone.is_set():
+            return
+        missing = await asyncio.to_thread(_take_back, cell, missing, progress, server)
+
+
+def _take_back(cell: Cell, trials: list[TrialConfig], progress: Progress, server: Server) -> list[TrialConfig]:
+    """The trials that a server's death has spoilt, their places cleared.
+
+    An agent may have given up on a server that was failing already, and have been scored for that: only what it had
+    finished by the time the server was last known to be well counts.
+    """
+    spoilt = []
+    for config in trials:
+        name = config.trial_name
+        if _finished(cell, name) and _agent_ended_before(cell.job / name, server):
+            continue
+        if (cell.job / name).exists():
+            set_aside(cell, name)
+        progress.finished.pop(name, None)
+        progress.ran.discard(name)
+        spoilt.append(config)
+    return spoilt
+
+
+def _agent_ended_before(trial_dir: Path, server: Server) -> bool:
+    """Whether a trial's agent was done while the server was still well."""
+    times = (read_json(trial_dir / "result.json") or {}).get("agent_execution") or {}
+    try:
+        ended = datetime.datetime.fromisoformat(times["finished_at"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    return ended.astimezone(datetime.UTC) <= server.well_at
+
+
+def _give_up(cell: Cell, trials: list[TrialConfig], error: ServerError, progress: Progress) -> None:
+    """Record trials that no model server is there for."""
+    progress.notify(f"serve: {error}")
+    log.error("%s", error)
+    for config in trials:
+        if _finished(cell, config.trial_name) is None:
+            _record_failure(cell.job / config.trial_name, error)
+            progress.ran.add(config.trial_name)
+        progress.count(_record(cell, config.trial_name), cell.config)
 
 
 async def _run_and_judge(

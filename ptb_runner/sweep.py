@@ -118,7 +118,7 @@ def _machine_faults(configs: list[Config]) -> dict[str, list[int]]:
     """What this machine lacks, and for which of the cells; looked at once for each different need, not once a cell."""
     groups: dict[str, list[int]] = {}
     for index, config in enumerate(configs):
-        groups.setdefault(repr((config.agent, config.backend, config.benchmark)), []).append(index)
+        groups.setdefault(repr((config.agent, config.backend, config.benchmark, config.serve)), []).append(index)
     faults: dict[str, list[int]] = {}
     for alike in groups.values():
         for fault in plan.preflight(configs[alike[0]]):

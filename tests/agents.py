@@ -298,3 +298,30 @@ class Prints(Honest):
         print(f"using {os.environ[self.variable]}", flush=True)
         print(f"again {os.environ[self.variable]}", file=sys.stderr, flush=True)
         await super().run(instruction, environment, context)
+
+
+class Asks(Scripted):
+    """Asks its LLM from within the sandbox, as often as told, and writes `ok` if it gave an answer each time."""
+
+    command = WRITE_OK
+
+    def __init__(self, *args: Any, questions: int = 1, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.questions = questions
+
+    @override
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        name = (self.model_name or "").partition("/")[2]
+        script = (
+            "import json, os, urllib.request as web\n"
+            f"body = json.dumps({{'model': {name!r}, 'messages': [{{'role': 'user', 'content': 'Hi'}}]}}).encode()\n"
+            "headers = {'authorization': 'Bearer ' + os.environ['OPENAI_API_KEY']}\n"
+            "url = os.environ['OPENAI_BASE_URL'] + '/chat/completions'\n"
+            f"for _ in range({self.questions}):\n"
+            "    answer = json.load(web.urlopen(web.Request(url, body, headers), timeout=30))\n"
+            "    print(answer['choices'][0]['message']['content'])\n"
+        )
+        asked = f"python3 -c {shlex.quote(script)} > said.txt && {self.command}"
+        result = await environment.exec(asked, env=dict(self._extra_env))
+        if result.return_code:
+            raise NonZeroAgentExitCodeError((result.stderr or "")[-500:])

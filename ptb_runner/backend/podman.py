@@ -34,7 +34,7 @@ def settle_handoff(cell: Cell, trial: str, keep: bool) -> None:
 def environment(config: Config, task: Path) -> dict[str, Any]:
     backend = _backend(config)
     cached = hf_cache.section(config)
-    kwargs: dict[str, Any] = {"image": _image(backend), "host_network": _on_host_network(backend)}
+    kwargs: dict[str, Any] = {"image": _image(backend), "host_network": on_host_network(backend)}
     kwargs |= cached.pop("kwargs", {})
     if is_compose(task):
         os.environ.update(_variables(backend))  # Harbor's podman is started with this process's environment
@@ -68,7 +68,8 @@ def is_nested(backend: PodmanConfig) -> bool:
     return bool(podman_nested.restrictions()) and "CONTAINERS_CONF" not in os.environ
 
 
-def _on_host_network(backend: PodmanConfig) -> bool:
+def on_host_network(backend: PodmanConfig) -> bool:
+    """Whether a public network of the containers is the host's."""
     return backend.network is PodmanNetwork.host or is_nested(backend)
 
 
@@ -87,7 +88,7 @@ def problems(config: Config) -> list[str]:
     backend = _backend(config)
     needs = podman_machine.Needs(
         nested=is_nested(backend),
-        own_network=not _on_host_network(backend),
+        own_network=not on_host_network(backend),
         gpus=bool(config.benchmark.gpus),
         logins=tuple(backend.logins),
         helper_dir=backend.helper_dir,

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ptb_runner import backend, limits, redact, run, watch
+from ptb_runner import backend, limits, redact, run, servers, watch
 from ptb_runner.cell import Busy, Cell, check_unchanged, locked, mark, read_json
 from ptb_runner.config import InlineConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import Ended
 from ptb_runner.outcome import Outcome
 from ptb_runner.run import Interrupts
+from ptb_runner.servers import Servers
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +38,24 @@ async def _run_all(sweep: Path, cells: list[Cell], settings: InlineConfig) -> En
     run.quiet_harbor()
     shared = asyncio.Semaphore(settings.max_trials) if settings.max_trials else None
     slots = asyncio.Semaphore(settings.max_cells)
+    cells = sorted(cells, key=lambda cell: servers.key(cell.config) or "")  # which Servers asks for
+    served = Servers(cells, sweep)
     with Interrupts(backend.of(cells[0].config).kill_all).handled() as interrupts:
         run.reap(cells[0])
-        await asyncio.gather(*(_run_one(sweep, cell, interrupts, slots, shared) for cell in cells))
+        await asyncio.gather(*(_run_one(sweep, cell, interrupts, slots, shared, served) for cell in cells))
         return Ended.interrupted if interrupts.seen else Ended.over
 
 
 async def _run_one(
-    sweep: Path, cell: Cell, interrupts: Interrupts, slots: asyncio.Semaphore, shared: asyncio.Semaphore | None
+    sweep: Path,
+    cell: Cell,
+    interrupts: Interrupts,
+    slots: asyncio.Semaphore,
+    shared: asyncio.Semaphore | None,
+    served: Servers,
 ) -> None:
     """One cell; whatever goes wrong with it is its own, is written down, and hurts no other."""
-    async with slots:
+    async with slots, served.until_over(cell):
         if interrupts.seen or is_over(cell):
             return
         if reason := limits.reason_not_to_start(sweep, cell.config):
@@ -57,7 +65,7 @@ async def _run_one(
         try:
             with locked(cell.folder):
                 check_unchanged(cell)
-                await run.run_trials(cell, redact.redactor(cell), interrupts, shared=shared)
+                await run.run_trials(cell, redact.redactor(cell), interrupts, served, shared=shared)
         except Busy as error:
             log.warning("%s", error)  # its state is the other runner's to write
         except UsageError as error:

@@ -1,0 +1,198 @@
+"""Served models, with a stand-in for vLLM that is a real process on a real port."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.fakes import model_server
+from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, in_phase, is_alive, make_task, only_cell, start
+
+FAKE = Path(__file__).parent / "fakes" / "vllm_server.py"
+MODEL = ("model=hf", "model.id=org/tiny", "model.revision=abc")
+VLLM = ("serve=vllm", f"serve.command=[{sys.executable},{FAKE}]", "serve.health_sec=5", "retry.wait_sec=0")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Tell the stand-in how to behave."""
+
+    def tell(**how: Any) -> None:
+        named = {name: str(tmp_path / name) for name in ("starts", "children", "record")}
+        monkeypatch.setenv("FAKE_VLLM", json.dumps(named | how))
+
+    tell()
+    return tell
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> str:
+    """A task whose sandboxes have a network."""
+    folder = make_task(tmp_path / "mine", REWARD_IF_OK, TASK_TOML.replace("no-network", "public"))
+    return f"benchmark.path={folder}"
+
+
+def children(tmp_path: Path) -> list[psutil.Process]:
+    """The stand-in's children that are still there."""
+    pids = map(int, (tmp_path / "children").read_text().split())
+    return [process for pid in pids if psutil.pid_exists(pid) and is_alive(process := psutil.Process(pid))]
+
+
+def test_an_agent_in_a_sandbox_asks_the_model_that_is_served(ptb, fake, task, tmp_path, monkeypatch):
+    fake(delay=0.3, loading=0.3)
+    monkeypatch.setenv("VLLM_PORT", "1234")
+    more = ("serve.tp=2", "serve.max_model_len=2048", "serve.extra_args=[--seed,'7']", "attempts=2")
+    ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), *more)
+    assert ran.code == 0, ran.out + ran.err
+    cell = only_cell()
+    assert cell.outcomes == ["scored", "scored"]
+    said = json.loads((tmp_path / "record").read_text())
+    assert said["arguments"][0] == "org/tiny"
+    for option, value in {"--revision": "abc", "--tokenizer-revision": "abc", "--tool-call-parser": "hermes"}.items():
+        assert said["arguments"][said["arguments"].index(option) + 1] == value
+    assert said["arguments"][-2:] == ["--seed", "7"]
+    assert "VLLM_PORT" not in said["variables"]
+    served = cell.result["provenance"]["served"]
+    assert (served["version"], served["served_name"], served["starts"]) == ("0.19.1+fake", "tiny", 1)
+    assert "loading org/tiny" in (cell.folder / "serve.log").read_text()
+    assert children(tmp_path) == []
+
+
+def test_a_server_that_dies_in_mid_run_is_started_again_and_the_trials_with_it(ptb, fake, task, tmp_path):
+    fake(die_at=4, deaths=1, slow=0.2)  # one to be ready, two of the first trials
+    ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks", questions=2), "attempts=2", "concurrency=1")
+    assert ran.code == 0, ran.out + ran.err
+    cell = only_cell()
+    assert cell.outcomes == ["scored", "scored"]
+    assert "CUDA out of memory" in ran.out
+    assert cell.result["provenance"]["served"]["starts"] == 2
+    assert len((tmp_path / "starts").read_text()) == 2
+    assert len(list((cell.folder / "superseded").iterdir())) >= 1
+
+
+def test_a_server_that_dies_too_often_leaves_infra_errors_with_its_last_words(ptb, fake, task, tmp_path):
+    fake(die_at=2)
+    ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "attempts=2", "serve.max_restarts=1")
+    assert ran.code == 1, ran.out + ran.err
+    cell = only_cell()
+    assert cell.outcomes == ["infra_error"] * 2
+    assert all("CUDA out of memory" in trial["error"]["message"] for trial in cell.result["trials"])
+    assert cell.result["score"]["raw"] is None
+    assert len((tmp_path / "starts").read_text()) == 2
+    assert cell.status["state"] == "finished"
+    assert children(tmp_path) == []
+
+
+def test_a_server_that_never_gets_ready_spends_nothing(ptb, fake, task, tmp_path):
+    fake(loading=600)
+    more = ("serve.ready_timeout_sec=1", "serve.max_restarts=0")
+    ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), *more)
+    assert ran.code == 1, ran.out + ran.err
+    (trial,) = only_cell().result["trials"]
+    assert trial["outcome"] == "infra_error"
+    assert "serve.ready_timeout_sec" in trial["error"]["message"]
+    assert trial["durations_sec"]["agent"] is None
+    assert children(tmp_path) == []
+
+
+def test_a_server_that_hangs_counts_as_dead(ptb, fake, task, tmp_path):
+    fake(hang_at=2)
+    more = ("serve.max_restarts=0", "serve.health_sec=0.3")
+    ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), *more)
+    assert ran.code == 1, ran.out + ran.err
+    assert "did not answer" in only_cell().trial()["error"]["message"]
+
+
+def test_a_neighbours_server_is_not_taken_for_ours(ptb, fake, task, monkeypatch, tmp_path):
+    with model_server.serving([]) as neighbour:
+        # Ours takes its time, and theirs answers every key at the port that was free a moment ago.
+        monkeypatch.setattr("ptb_runner.serve.free_port", lambda: neighbour.server_port)
+        fake(delay=30)
+        ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "serve.max_restarts=0")
+        fixed = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), f"serve.port={neighbour.server_port}")
+    assert ran.code == 1, ran.out + ran.err
+    assert "takes any key" in only_cell().trial()["error"]["message"]
+    assert fixed.code == 2
+    assert "is taken" in fixed.err
+
+
+def test_a_killed_runner_leaves_no_server(fake, task, tmp_path):
+    fake(stubborn=True, slow=60)
+    running = start(tmp_path, "benchmark=task", task, *MODEL, *VLLM, *agent("Asks"))
+    running.wait_for(in_phase("agent"), timeout_sec=120)
+    left = children(tmp_path)
+    assert len(left) == 2
+    running.process.kill()
+    running.process.wait()
+    _, alive = psutil.wait_procs(left, timeout=30)
+    assert alive == []
+
+
+def test_an_interrupted_run_ends_its_server(fake, task, tmp_path):
+    fake(slow=60)
+    running = start(tmp_path, "benchmark=task", task, *MODEL, *VLLM, *agent("Asks"))
+    running.wait_for(in_phase("agent"), timeout_sec=120)
+    assert running.end(signal.SIGINT, within_sec=20) == 130
+    assert children(tmp_path) == []
+
+
+def test_cells_that_need_the_same_model_share_its_server(ptb, fake, task, tmp_path):
+    swept = ("attempts=1", "model.revision=abc,def", "seed=1,2")
+    ran = ptb("-m", "benchmark=task", task, "model=hf", "model.id=org/tiny", *VLLM, *agent("Asks"), *swept)
+    assert ran.code == 0, ran.out + ran.err
+    assert len((tmp_path / "starts").read_text()) == 2
+    (sweep,) = tmp_path.glob("cwd/multirun/*/*")
+    logs = {json.loads((sweep / str(number) / "serve.json").read_text())["log"] for number in range(4)}
+    assert len(logs) == 2
+    assert children(tmp_path) == []
+
+
+def test_one_that_runs_elsewhere_is_used_and_left_alone(ptb, task):
+    with model_server.serving([{"match": "Hi", "say": "hello"}]) as server:
+        external = ("serve=external", f"serve.base_url={server.url}", "serve.served_name=its-name")
+        ran = ptb("benchmark=task", task, *MODEL, *external, *agent("Asks"))
+        assert ran.code == 0, ran.out + ran.err
+        assert [body["model"] for body in server.log] == ["its-name"]
+
+
+def test_what_cannot_be_served_is_told_before_anything_starts(ptb, fake, task, tmp_path):
+    given = ("benchmark=task", task, *agent("Asks"), "serve=vllm")
+    for more, told in (
+        (["model=none", *VLLM], "no model to serve"),
+        ([*MODEL, *VLLM, "agent.model=openai/gpt-5"], "agent.model"),
+        ([*MODEL, *VLLM, "model.hub_id=/nowhere"], "no such folder"),
+        ([*MODEL, "serve.command=[no-such-program]"], "no program no-such-program"),
+        ([*MODEL, "serve.tp=64"], "takes 64 GPUs"),
+        ([*MODEL, *VLLM, "+serve.env.HF_TOKEN=hf_abcdef"], "looks like a secret"),
+    ):
+        ran = ptb(*given, *more)
+        assert ran.code == 2, ran.out + ran.err
+        assert told in ran.err
+    assert not (tmp_path / "starts").exists()
+
+
+def test_a_dry_run_shows_the_command_and_starts_nothing(ptb, fake, task, tmp_path):
+    ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "+serve.env.HF_HOME=/models", "dry_run=true")
+    assert ran.code == 0, ran.out + ran.err
+    shown = "".join(ran.out.split())
+    assert "vllm_server.pyorg/tiny--revisionabc" in shown.replace("│", "")
+    assert "HF_HOME" in shown
+    assert "/models" not in shown
+    assert not (tmp_path / "starts").exists()
+
+
+def test_where_it_listens_makes_no_other_cell_and_what_it_runs_does(ptb, fake, task):
+    def cell_id(*more: str) -> str:
+        ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "dry_run=true", *more)
+        return ran.out.partition("cell ")[2].split()[0]
+
+    own = cell_id()
+    assert cell_id("serve.port=5555", "serve.tp=2", "serve.dp=2", "serve.ready_timeout_sec=5") == own
+    for other in ("serve.version=0.20.0", "serve.max_model_len=99", "serve.tool_parser=qwen3_xml", "model.revision=x"):
+        assert cell_id(other) != own
