@@ -10,7 +10,13 @@ from typing import Any
 
 import psutil
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
 
+from ptb_runner import check, serve
+from ptb_runner.cell import identity_of
+from ptb_runner.config import register, typed, without_secrets
+from ptb_runner.paths import CONF
 from tests.fakes import model_server
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, in_phase, is_alive, make_task, only_cell, start
 
@@ -161,20 +167,41 @@ def test_one_that_runs_elsewhere_is_used_and_left_alone(ptb, task):
         assert [body["model"] for body in server.log] == ["its-name"]
 
 
-def test_what_cannot_be_served_is_told_before_anything_starts(ptb, fake, task, tmp_path):
-    given = ("benchmark=task", task, *agent("Asks"), "serve=vllm")
-    for more, told in (
-        (["model=none", *VLLM], "no model to serve"),
-        ([*MODEL, *VLLM, "agent.model=openai/gpt-5"], "agent.model"),
-        ([*MODEL, *VLLM, "model.hub_id=/nowhere"], "no such folder"),
-        ([*MODEL, "serve.command=[no-such-program]"], "no program no-such-program"),
-        ([*MODEL, "serve.tp=64"], "takes 64 GPUs"),
-        ([*MODEL, *VLLM, "+serve.env.HF_TOKEN=hf_abcdef"], "looks like a secret"),
-    ):
-        ran = ptb(*given, *more)
-        assert ran.code == 2, ran.out + ran.err
-        assert told in ran.err
-    assert not (tmp_path / "starts").exists()
+def composed(*overrides: str) -> DictConfig:
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["model=none", "model.id=none"], "no model to serve"),
+        (["benchmark=addition"], "post-trains its model"),
+        (["agent.model=openai/gpt-5"], "agent.model"),
+        (["agent=gemini-cli", "agent.model=null"], "Google's API only"),
+        (["model.hub_id=/nowhere"], "no such folder"),
+        (["serve.port=70000"], "at most 65535"),
+        (["launcher=modal"], "have no GPU"),
+        (["+serve.env.HF_TOKEN=hf_abcdef"], "looks like a secret"),
+        (["serve=external", "serve.base_url=node7"], "no http(s) URL"),
+    ],
+)
+def test_what_cannot_be_served_is_a_fault_of_the_configuration(more, told):
+    given = [] if more[0].startswith("serve=external") else [*VLLM]
+    config = composed("benchmark=hello", *MODEL, *given, "agent=nop", *more)
+    assert any(told in fault for fault in check.problems(config, [str(CONF)]))
+
+
+def test_what_this_machine_lacks_is_told_before_anything_starts(ptb, task, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    given = ("benchmark=task", task, *MODEL, "serve=vllm", *agent("Asks"), "serve.tp=64")
+    ran = ptb(*given)
+    assert ran.code == 2
+    assert "takes 64 GPUs" in ran.err
+    monkeypatch.setenv("PATH", "/usr/sbin")
+    lacks = serve.machine_problems(typed(composed("benchmark=hello", *MODEL, "serve=vllm")))
+    assert "no program uvx" in lacks[0]
 
 
 def test_a_dry_run_shows_the_command_and_starts_nothing(ptb, fake, task, tmp_path):
@@ -187,12 +214,11 @@ def test_a_dry_run_shows_the_command_and_starts_nothing(ptb, fake, task, tmp_pat
     assert not (tmp_path / "starts").exists()
 
 
-def test_where_it_listens_makes_no_other_cell_and_what_it_runs_does(ptb, fake, task):
-    def cell_id(*more: str) -> str:
-        ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "dry_run=true", *more)
-        return ran.out.partition("cell ")[2].split()[0]
+def test_where_it_listens_makes_no_other_cell_and_what_it_runs_does(tmp_path):
+    def identity(*more: str) -> dict[str, Any]:
+        return identity_of(without_secrets(composed("benchmark=hello", *MODEL, "serve=vllm", *more)), tmp_path)
 
-    own = cell_id()
-    assert cell_id("serve.port=5555", "serve.tp=2", "serve.dp=2", "serve.ready_timeout_sec=5") == own
+    own = identity()
+    assert identity("serve.port=5555", "serve.tp=2", "serve.dp=2", "serve.ready_timeout_sec=5") == own
     for other in ("serve.version=0.20.0", "serve.max_model_len=99", "serve.tool_parser=qwen3_xml", "model.revision=x"):
-        assert cell_id(other) != own
+        assert identity(other) != own

@@ -1,0 +1,36 @@
+"""An agent in a container asks a model that the runner serves, by a real process on the machine's own port."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.podman.podman_kit import PODMAN, containers
+from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, make_task, only_cell
+
+pytestmark = [pytest.mark.podman, pytest.mark.usefixtures("image")]
+
+FAKE = Path(__file__).parents[1] / "fakes" / "vllm_server.py"
+VLLM = ("serve=vllm", f"serve.command=[{sys.executable},{FAKE}]", "model=hf", "model.id=org/tiny")
+
+
+def test_an_agent_in_a_container_asks_the_model_that_is_served(ptb, tmp_path, monkeypatch):
+    starts = tmp_path / "starts"
+    monkeypatch.setenv("FAKE_VLLM", json.dumps({"delay": 0.5, "starts": str(starts)}))
+    task = make_task(tmp_path / "mine", REWARD_IF_OK, TASK_TOML.replace("no-network", "public"))
+    work = agent("Asks", questions=2)
+    ran = ptb("benchmark=task", f"benchmark.path={task}", *VLLM, *PODMAN, *work, "attempts=3")
+    assert ran.code == 0, ran.out + ran.err
+    assert only_cell().outcomes == ["scored"] * 3
+    assert starts.read_text() == "."
+    assert containers() == []
+
+
+def test_containers_with_a_network_of_their_own_are_told_this_machines_name(ptb, tmp_path):
+    task = make_task(tmp_path / "mine", REWARD_IF_OK, TASK_TOML.replace("no-network", "public"))
+    own = ("backend.nested=false", "backend.network=own", "dry_run=true")
+    ran = ptb("benchmark=task", f"benchmark.path={task}", *VLLM, *PODMAN, *agent("Asks"), *own)
+    assert "--host0.0.0.0" in "".join(ran.out.replace("│", "").split())
