@@ -19,16 +19,21 @@ def open_cases(result: dict[str, Any]) -> list[dict[str, Any]]:
 def review(cell: Cell, trial: str | None, decision: str, note: str, by: str) -> dict[str, Any]:
     """Accept or reject what a judge asks about in a cell, or in one of its trials, and return the new result.
 
-    A rejected trial counts as flagged. Of all that wait; when none does, the earlier decision is taken again. Raises
-    UsageError when there is nothing to decide.
+    A rejected trial counts as flagged. A decision on a cell is about the trials that wait; one that was taken is taken
+    again only for a trial by its name. Raises UsageError when there is nothing to decide.
     """
     with cells.locked(cell.folder):
         cases = open_cases(run.rescore(cell))
         if trial:
             cases = [one for one in cases if one["name"] == trial]
-        waiting = [one for one in cases if one["review"]["state"] == "awaiting"] or cases
-        if not waiting:
+        if not cases:
             raise UsageError(f"{cell.folder}{f': {trial}' if trial else ''}: no judge asks for a review here")
+        waiting = cases if trial else [one for one in cases if one["review"]["state"] == "awaiting"]
+        if not waiting:
+            names = ", ".join(one["name"] for one in cases)
+            raise UsageError(
+                f"{cell.folder}: all is decided, of {names}\n  to decide anew, name a trial, as 0/{cases[0]['name']}"
+            )
         trials = {one["name"]: judgements.seen_of(judgements.read(cell.job / one["name"])) for one in waiting}
         path = cell.folder / judgements.REVIEWS
         before = read_json(path) if path.exists() else []

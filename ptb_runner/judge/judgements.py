@@ -2,8 +2,8 @@
 
 `job/<trial>/judgements/<judge>.json` holds a judge's verdict, or the reason why there is none; the transcript lies
 beside it. A rerun goes to `<judge>_rerun.json` and wins, unless it has no verdict and the first one has. Nothing is
-overwritten: an earlier rerun moves to `superseded/`. That a judge's prompt lies in the cell's folder, as
-`judges/<judge>.md`, says that each trial must have its verdict.
+overwritten: of several reruns all but one are in `superseded/`, and one without a verdict moves none that has one.
+That a judge's prompt lies in the cell's folder, as `judges/<judge>.md`, says that each trial must have its verdict.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ptb_runner.cell import read_json
+from ptb_runner.cell import read_json, write_json
 from ptb_runner.config import JudgeEffect
 
 FOLDER = "judgements"
 PROMPTS = "judges"
 RERUN = "_rerun"
+SUPERSEDED = "superseded"
 REVIEWS = "reviews.json"
 DECISIONS = ("accepted", "rejected")
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
@@ -75,19 +76,41 @@ def missing(trial_dir: Path, judges: Collection[str]) -> list[str]:
 
 
 def place(trial_dir: Path, judge: str) -> Path:
-    """Where a judge's next judgement goes; what is there already makes room."""
+    """Where a judge's next judgement goes; a third one is kept aside until it is known whether it counts."""
     folder = trial_dir / FOLDER
-    first, again = folder / f"{judge}.json", folder / f"{judge}{RERUN}.json"
-    if not first.exists():
-        return first
-    if again.exists():
-        past = folder / "superseded"
-        past.mkdir(exist_ok=True)
-        number = len(list(past.glob(f"{judge}{RERUN}.*.json"))) + 1
-        for path in (again, transcript(again)):
-            if path.exists():
-                path.rename(past / f"{judge}{RERUN}.{number}{''.join(path.suffixes)}")
-    return again
+    for path in (folder / f"{judge}.json", folder / f"{judge}{RERUN}.json"):
+        if not path.exists():
+            return path
+    past = folder / SUPERSEDED
+    past.mkdir(exist_ok=True)
+    return past / f"{judge}{RERUN}.{len(list(past.glob(f'{judge}{RERUN}.*.json'))) + 1}.json"
+
+
+def keep(path: Path, judge: str, content: dict[str, Any]) -> None:
+    """Write a judgement to its place; there or, if it was kept aside and counts, in the place of the earlier rerun."""
+    again = path.parent.parent / f"{judge}{RERUN}.json"
+    if path.parent.name == SUPERSEDED and (content["verdict"] is not None or _sound(again)["verdict"] is None):
+        earlier = read_json(again)
+        if isinstance(earlier, dict):
+            _write(path, earlier)
+        else:
+            path.write_bytes(again.read_bytes())
+        _swap(transcript(path), transcript(again))
+        path = again
+    _write(path, content)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    write_json(path, content | {"transcript": transcript(path).name})
+
+
+def _swap(new: Path, old: Path) -> None:
+    aside = new.with_name(f".{new.name}")
+    if old.exists():
+        old.replace(aside)
+    new.replace(old)
+    if aside.exists():
+        aside.replace(new)
 
 
 def transcript(path: Path) -> Path:

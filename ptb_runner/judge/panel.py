@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_runner import test_data, trace
-from ptb_runner.cell import Cell, now, read_json, write_json
+from ptb_runner.cell import Cell, now, read_json
 from ptb_runner.config import JudgeConfig, JudgesConfig, PriceConfig
 from ptb_runner.judge import judgements, prompts
 from ptb_runner.judge.evidence import Evidence
@@ -32,15 +32,17 @@ COLLECTED = "artifacts/logs/artifacts"  # where Harbor puts what the collect hoo
 
 async def judge_trial(
     cell: Cell, name: str, judges: Collection[str], secrets: Redactor, slots: asyncio.Semaphore
-) -> None:
-    """Have these judges of the cell's panel judge a trial; each leaves its file."""
+) -> list[dict[str, Any]]:
+    """Have these judges of the cell's panel judge a trial; each leaves its file. Returns what these hold, in order."""
     trial_dir = cell.job / name
     (trial_dir / judgements.FOLDER).mkdir(exist_ok=True)
     await asyncio.to_thread(_write_trace, trial_dir, secrets)
-    await asyncio.gather(*(_judge(cell, trial_dir, judge, secrets, slots) for judge in judges))
+    return await asyncio.gather(*(_judge(cell, trial_dir, judge, secrets, slots) for judge in judges))
 
 
-async def _judge(cell: Cell, trial_dir: Path, judge: str, secrets: Redactor, slots: asyncio.Semaphore) -> None:
+async def _judge(
+    cell: Cell, trial_dir: Path, judge: str, secrets: Redactor, slots: asyncio.Semaphore
+) -> dict[str, Any]:
     async with slots:
         path = judgements.place(trial_dir, judge)
         own, hearing, started = cell.config.judge.panel[judge], Hearing(), now()
@@ -60,11 +62,12 @@ async def _judge(cell: Cell, trial_dir: Path, judge: str, secrets: Redactor, slo
                 note({"role": "error", **error})
         content = _judgement(cell.config.judge, judge, own, hearing, error) | {
             "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
-            "transcript": judgements.transcript(path).name,
             "started_at": started,
             "finished_at": now(),
         }
-        write_json(path, json.loads(secrets.text(json.dumps(content))))
+        content = json.loads(secrets.text(json.dumps(content)))
+        judgements.keep(path, judge, content)
+        return content
 
 
 async def _hear(cell: Cell, own: JudgeConfig, prompt: str, trial_dir: Path, hearing: Hearing, note: Any) -> None:

@@ -96,15 +96,22 @@ async def _judge_one(
     if not wanted:
         return
     before = trial_record(folder, 0)["outcome"]
-    await panel.judge_trial(cell, folder.name, wanted, secrets, slots)
+    new = await panel.judge_trial(cell, folder.name, wanted, secrets, slots)
     record = trial_record(folder, 0)
-    said = ", ".join(f"{judge}: {_said(record['judgements'][judge])}" for judge in wanted)
+    said = ", ".join(
+        f"{judge}: {_said(one, record['judgements'][judge])}" for judge, one in zip(wanted, new, strict=True)
+    )
     changed = f"; {before} -> {record['outcome']}" if before != record["outcome"] else ""
     tell(f"{folder.name}: {said}{changed}")
 
 
-def _said(one: dict[str, Any]) -> str:
-    if one["verdict"] is None:
-        return f"no verdict ({one['error']['message'][:120]})"
-    raised = [name for name, value in one["verdict"].items() if value is True]
-    return ", ".join(raised) or "clean"
+def _said(new: dict[str, Any], counts: dict[str, Any]) -> str:
+    """What a judge says now; where that is nothing, also the earlier verdict, which goes on to count."""
+    if new["verdict"] is None:
+        stays = "" if counts["verdict"] is None else f", the earlier verdict stays: {_raised(counts['verdict'])}"
+        return f"no verdict ({new['error']['message'][:120]}){stays}"
+    return _raised(new["verdict"])
+
+
+def _raised(verdict: dict[str, Any]) -> str:
+    return ", ".join(name for name, value in verdict.items() if value is True) or "clean"

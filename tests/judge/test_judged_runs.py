@@ -196,11 +196,29 @@ def test_a_saved_cell_is_judged_for_the_first_time_and_again(ptb, saved):
         names = sorted(path.name for path in (saved.folder / "job/hello__001/judgements").glob("api*.json"))
         assert names == ["api.json", "api_rerun.json"]
         api.scripts["api"] = [{"status": 500}]
-        ptb("rejudge", "cell", "--judges", "api")
-        assert saved.outcomes == ["scored"] * 2  # a rerun without a verdict does not undo the first one
+        ran = ptb("rejudge", "cell", "--judges", "api")
+        assert "hello__001: api: no verdict (Error code: 500" in ran.out
+        assert "the earlier verdict stays: disallowed_api_usage\n" in ran.out
+        assert saved.outcomes == ["flagged"] * 2  # a rerun without a verdict undoes none
+        api.scripts["api"] = scripts()["api"]
+        assert ptb("rejudge", "cell", "--judges", "api").code == 0
+        assert saved.outcomes == ["scored"] * 2
     assert saved.mtimes() == before
-    kept = saved.folder / "job/hello__001/judgements/superseded/api_rerun.1.json"
-    assert json.loads(kept.read_text())["verdict"]["disallowed_api_usage"] is True
+    folder = saved.folder / "job/hello__001/judgements"
+    assert verdicts(folder / "superseded", "api_rerun.*.json") == [None, True]
+    assert verdicts(folder, "api*.json") == [False, False]
+
+
+def verdicts(folder: Path, pattern: str) -> list[bool | None]:
+    """What judgements say of calls of a hosted LLM; each has its own transcript."""
+    said = []
+    for path in sorted(folder.glob(pattern)):
+        content = json.loads(path.read_text())
+        transcript = (folder / content["transcript"]).read_text()
+        assert path.stem == content["transcript"].partition(".transcript")[0]
+        said.append((content["verdict"] or {}).get("disallowed_api_usage"))
+        assert ('disallowed_api_usage\\": true' in transcript) is (said[-1] is True)
+    return said
 
 
 @pytest.mark.parametrize(
@@ -305,6 +323,8 @@ def test_rejected_a_trial_counts_as_flagged(ptb, asked):
         "rejected",
         "accepted",
     ]
+    assert "name a trial, as 0/hello__001" in ptb("review", "cell", "--accept", "--note", "once more").err
+    assert asked.outcomes == ["flagged", "scored"]  # a rejection is undone only by name
     assert ptb("review", "cell", "hello__001", "--accept", "--note", "on second thoughts").code == 0
     assert asked.outcomes == ["scored"] * 2
 
