@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROWS = 40  # cells that a table lists
 SHOWN = 16  # trials that the live view lists; the rest is counted
-_PHASES = ("waiting", "starting", "sandbox", "agent", "collecting", "verifier", "judging")
+_PHASES = ("model server", "waiting", "starting", "sandbox", "agent", "collecting", "verifier", "judging")
 
 
 def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
@@ -272,6 +272,8 @@ def _sweep_plan_lines(plans: list[Plan]) -> Iterator[str]:
     yield f"cost ceiling: {hours:g} GPU-hours{price}, and what the LLMs of agents and judges cost"
     if judges := _judges(config):
         yield f"judges: {judges}"
+    for served in dict.fromkeys(serve.describe(plan.cell.config) for plan in plans if serve.settings(plan.cell.config)):
+        yield "served: " + "; ".join(served.splitlines())
     yield from (f"note: {warning}" for warning in dict.fromkeys(text for plan in plans for text in plan.warnings))
 
 

@@ -510,17 +510,20 @@ async def _run_served(
 ) -> None:
     """Run trials against the cell's model server; those that its death has stopped run again on the next one."""
     while missing:
+        for config in missing:
+            progress.phase(config.trial_name, "model server")
         _report(cell, progress, "running")
         starting = interrupts.start(servers.running(cell, progress.notify))
         await asyncio.wait([starting])
+        progress.running.clear()
         if starting.cancelled():
             return
         if isinstance(error := starting.exception(), ServerError):
-            _give_up(cell, missing, error, progress)
+            await asyncio.to_thread(_give_up, cell, missing, error, progress)
             return
         server: Server = starting.result()
         await run([serve.pointed(config, cell.config, server) for config in missing], stop=server.gone)
-        if interrupts.seen or not server.gone.is_set():
+        if interrupts.seen or await server.outlived():
             return
         missing = await asyncio.to_thread(_take_back, cell, missing, progress, server)
 

@@ -25,6 +25,7 @@ from ptb_runner.config import (
     Network,
     PodmanConfig,
     ServedConfig,
+    SubmititLocalConfig,
     VllmServeConfig,
 )
 from ptb_runner.explain import UsageError
@@ -185,6 +186,9 @@ def warnings(config: Config) -> Iterator[str]:
     model = (config.model.hub_id or config.model.id).lower()
     if isinstance(serve, VllmServeConfig) and serve.tool_parser == "hermes" and "qwen3.5" in model:
         yield "serve.tool_parser=hermes drops the tool calls of Qwen3.5 in silence: type serve.tool_parser=qwen3_xml"
+    launcher = config.launcher
+    if isinstance(serve, VllmServeConfig) and isinstance(launcher, SubmititLocalConfig) and launcher.max_cells > 1:
+        yield "launcher=submitit_local starts a server a cell, on the same GPUs: type launcher.max_cells=1"
     if config.benchmark.layers and config.benchmark.network is Network.none:
         yield "the task's sandboxes have no network: only an agent that runs beside the runner reaches the served model"
 
@@ -289,5 +293,9 @@ def _limits(server: Server) -> dict[str, Any]:
     """What LiteLLM wants to know of a model that it has not heard of: its limits, and that it costs nothing."""
     if server.max_model_len is None:
         raise UsageError("serve.max_model_len: needs a value: the server does not say, and the agent wants to know")
-    limits = dict.fromkeys(("max_input_tokens", "max_output_tokens"), server.max_model_len)
-    return limits | dict.fromkeys(("input_cost_per_token", "output_cost_per_token"), 0.0)
+    return {
+        "max_input_tokens": server.max_model_len,
+        "max_output_tokens": server.max_model_len,
+        "input_cost_per_token": 0.0,
+        "output_cost_per_token": 0.0,
+    }

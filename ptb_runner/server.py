@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ptb_runner import serve
 from ptb_runner.config import Config, ExternalServeConfig, VllmServeConfig
 from ptb_runner.guard import GRACE_SEC
+from ptb_runner.redact import Redactor
 
 if TYPE_CHECKING:
     import httpx
@@ -34,8 +35,8 @@ class ServerError(Exception):
 class Server:
     """A server that was started, or one that runs elsewhere; `gone` is set when it can be used no more."""
 
-    def __init__(self, config: Config, log_file: Path) -> None:
-        self.config, self.log_file = config, log_file
+    def __init__(self, config: Config, log_file: Path, redactor: Redactor) -> None:
+        self.config, self.log_file, self._redactor = config, log_file, redactor
         self.name = serve.served_name(config)
         self.key = ""
         self.max_model_len: int | None = None
@@ -124,6 +125,7 @@ class Server:
             log.error("the model server's guard (process %s) does not end: killed", self._process.pid)
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
+        self._redactor.overwrite(self.log_file)
 
     async def _watch(self, every_sec: float) -> None:
         """Set `gone` when its process ends, or when it no longer answers."""
@@ -152,6 +154,17 @@ class Server:
         if status == 200:
             self.well_at = asked
         return status == 200
+
+    async def outlived(self) -> bool:
+        """Whether it is well now that the trials are over, which may have met with a failure that nobody saw."""
+        for _ in range(UNWELL):
+            if self.gone.is_set() or await self.is_well():
+                break
+            await asyncio.sleep(POLL_SEC)
+        else:
+            self.reason = f"the model server at {self.url} did not answer when its trials were over{self._tail()}"
+            self.gone.set()
+        return not self.gone.is_set()
 
     # --- Questions to it ------------------------------------------------------------------------------
 
@@ -222,7 +235,8 @@ class Server:
             return ""
         with self.log_file.open("rb") as file:
             file.seek(max(0, self.log_file.stat().st_size - _TAIL_BYTES))
-            lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+            said = self._redactor.text(file.read().decode(errors="replace"))
+        lines = [line for line in said.splitlines() if line.strip()]
         shown = "\n  ".join(line[:300] for line in lines[-_TAIL_LINES:])
         return f"; the last lines of {self.log_file}:\n  {shown}" if shown else f"; {self.log_file} is empty"
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ptb_runner import serve
+from ptb_runner import redact, serve
 from ptb_runner.cell import Cell, write_json
 from ptb_runner.config import Config, VllmServeConfig
 from ptb_runner.server import Server, ServerError
@@ -61,15 +61,16 @@ class Servers:
                 if not shared.has_turn and isinstance(cell.config.serve, VllmServeConfig):
                     await self._turn.acquire()
                     shared.has_turn = True
-                shared.server = await self._started(cell.config, shared, self._logs / f"{self._name(name)}.log", notify)
+                shared.server = await self._started(cell, shared, notify)
         write_json(cell.folder / "serve.json", shared.server.about() | {"starts": shared.starts})
         return shared.server
 
-    def _name(self, name: str | None) -> str:
-        return "serve" if len(self._left) == 1 else f"serve-{name}"
+    def _log(self, config: Config) -> Path:
+        return self._logs / ("serve.log" if len(self._left) == 1 else f"serve-{key(config)}.log")
 
-    async def _started(self, config: Config, shared: _Shared, log: Path, notify: Callable[[str], None]) -> Server:
+    async def _started(self, cell: Cell, shared: _Shared, notify: Callable[[str], None]) -> Server:
         """A server that is ready, after as many tries as it has."""
+        config, redactor = cell.config, redact.redactor(cell)
         tries = 1 + (config.serve.max_restarts if isinstance(config.serve, VllmServeConfig) else 0)
         if shared.server is not None:
             shared.reason = shared.server.reason
@@ -79,8 +80,8 @@ class Servers:
                 notify(f"serve: {shared.reason}\nserve: starting it again ({shared.starts} of {tries - 1})")
             shared.starts += 1
             begun = time.monotonic()
-            server = Server(config, log)
-            notify(f"serve: {serve.served_name(config)} by serve={config.serve.kind}; its log is {log}")
+            server = Server(config, self._log(config), redactor)
+            notify(f"serve: waiting for {serve.served_name(config)}: {serve.describe(config).splitlines()[0]}")
             try:
                 await server.start()
             except ServerError as error:

@@ -301,13 +301,13 @@ class Prints(Honest):
 
 
 class Asks(Scripted):
-    """Asks its LLM from within the sandbox, as often as told, and writes `ok` if it gave an answer each time."""
+    """Asks its LLM from within the sandbox, as often as told, and writes `ok` if it gave an answer each time; else it fails, unless it is forgiving."""
 
     command = WRITE_OK
 
-    def __init__(self, *args: Any, questions: int = 1, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, questions: int = 1, forgiving: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.questions = questions
+        self.questions, self.forgiving = questions, forgiving
 
     @override
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
@@ -323,5 +323,5 @@ class Asks(Scripted):
         )
         asked = f"python3 -c {shlex.quote(script)} > said.txt && {self.command}"
         result = await environment.exec(asked, env=dict(self._extra_env))
-        if result.return_code:
+        if result.return_code and not self.forgiving:
             raise NonZeroAgentExitCodeError((result.stderr or "")[-500:])

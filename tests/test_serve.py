@@ -107,6 +107,17 @@ def test_a_server_that_never_gets_ready_spends_nothing(ptb, fake, task, tmp_path
     assert children(tmp_path) == []
 
 
+def test_a_score_that_was_earned_by_a_failing_server_does_not_count(ptb, fake, task, tmp_path):
+    fake(sick_at=2, deaths=1)  # the agent gives up, and the verifier says 0
+    ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks", forgiving=True))
+    assert ran.code == 0, ran.out + ran.err
+    cell = only_cell()
+    assert cell.trial()["reward"] == 1
+    assert len((tmp_path / "starts").read_text()) == 2
+    (before,) = (cell.folder / "superseded").iterdir()
+    assert json.loads((before / "result.json").read_text())["verifier_result"]["rewards"] == {"reward": 0.0}
+
+
 def test_a_server_that_hangs_counts_as_dead(ptb, fake, task, tmp_path):
     fake(hang_at=2)
     more = ("serve.max_restarts=0", "serve.health_sec=0.3")

@@ -9,6 +9,7 @@ what else:
     die_at      the completion, with the right key, at which it dies with some last words (the first one asks whether
                 it is ready); only in its first `deaths` starts (default: all)
     hang_at     the same for a server that answers nothing any more
+    sick_at     the same for one that answers HTTP 500 from then on, and is not well
     children    a file for the pids of two children, one of which leaves session and process group
     stubborn    it and its children ignore SIGTERM
     record      a file for its command line and the names of its variables
@@ -48,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.maybe_hang()
         if self.path == "/health":
-            return self.reply(200, {})
+            return self.reply(503 if self.is_sick() else 200, {})
         if self.path == "/version":
             return self.reply(200, {"version": "0.19.1+fake"})
         if not self.allowed():
@@ -68,6 +69,8 @@ class Handler(BaseHTTPRequestHandler):
             Handler.asked += 1
         self.maybe_die()
         self.maybe_hang()
+        if self.is_sick():
+            return self.reply(500, {"error": {"message": "EngineDeadError"}})
         if body.get("max_tokens") != 1:
             time.sleep(TOLD.get("slow", 0))
         message = {"role": "assistant", "content": f"hello from {ARGUMENTS[0]}"}
@@ -92,6 +95,9 @@ class Handler(BaseHTTPRequestHandler):
         if "die_at" in TOLD and Handler.asked >= TOLD["die_at"] and starts() <= TOLD.get("deaths", 1_000):
             print("torch.OutOfMemoryError: CUDA out of memory", flush=True)
             os._exit(1)
+
+    def is_sick(self) -> bool:
+        return Handler.asked >= TOLD.get("sick_at", float("inf")) and starts() <= TOLD.get("deaths", 1_000)
 
     def maybe_hang(self) -> None:
         if "hang_at" in TOLD and Handler.asked >= TOLD["hang_at"]:
