@@ -301,7 +301,7 @@ class Prints(Honest):
 
 
 class Asks(Scripted):
-    """Asks its LLM from within the sandbox, as often as told, and writes `ok` if it gave an answer each time; else it fails, unless it is forgiving."""
+    """Asks its LLM from within the sandbox, as often as told, and writes `ok` if it always gave an answer."""
 
     command = WRITE_OK
 
