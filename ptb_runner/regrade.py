@@ -38,7 +38,7 @@ def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tup
     """
     with cells.locked(cell.folder):
         cells.check_unchanged(cell)
-        run.rescore(cell)  # refuses a cell without a result
+        before = run.rescore(cell)  # refuses a cell without a result
         names = [folder.name for folder in sorted(cell.job.glob("*__*")) if _is_meant(folder, outcomes)]
         if gone := [name for name in names if not _is_kept(cell, name)]:
             kept = f"backend.keep_model={cell.config.backend.keep_model.name}"
@@ -49,9 +49,14 @@ def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tup
         run.quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
+        state = read_json(cell.folder / "status.json")
+        progress = run.Progress(expected=before["score"]["n_expected"])
+        for trial in before["trials"]:
+            progress.count(trial, cell.config)
         try:
-            done = asyncio.run(_regrade_all(cell, names, secrets, tell))
+            done = asyncio.run(_regrade_all(cell, names, progress, secrets, tell))
         finally:  # Ctrl-C, too: what was graded by then counts
+            write_json(cell.folder / "status.json", state)  # "running" is over, for how far the cell had been
             result = run.rescore(cell)
         return result, done
 
@@ -68,12 +73,14 @@ def _is_kept(cell: Cell, name: str) -> bool:
     return cell.config.benchmark.kind is not Kind.post_train or (cell.handoff / name / "collect.json").is_file()
 
 
-async def _regrade_all(cell: Cell, names: list[str], secrets: redact.Redactor, tell: Callable[[str], None]) -> bool:
+async def _regrade_all(
+    cell: Cell, names: list[str], progress: run.Progress, secrets: redact.Redactor, tell: Callable[[str], None]
+) -> bool:
     trials = {config.trial_name: config for config in await run.trial_configs(cell)}
     slots = asyncio.Semaphore(cell.config.concurrency)
     with run.Interrupts(backend.of(cell.config).kill_all).handled() as interrupts:
         run.reap(cell)
-        tasks = [interrupts.start(_regrade_one(cell, trials[name], secrets, slots, tell)) for name in names]
+        tasks = [interrupts.start(_regrade_one(cell, trials[name], progress, secrets, slots, tell)) for name in names]
         done = await asyncio.gather(*tasks, return_exceptions=True)
     if interrupts.seen:
         raise KeyboardInterrupt
@@ -84,7 +91,12 @@ async def _regrade_all(cell: Cell, names: list[str], secrets: redact.Redactor, t
 
 
 async def _regrade_one(
-    cell: Cell, config: TrialConfig, secrets: redact.Redactor, slots: asyncio.Semaphore, tell: Callable[[str], None]
+    cell: Cell,
+    config: TrialConfig,
+    progress: run.Progress,
+    secrets: redact.Redactor,
+    slots: asyncio.Semaphore,
+    tell: Callable[[str], None],
 ) -> bool:
     from harbor.models.trial.config import SourceTrialConfig
 
@@ -94,7 +106,7 @@ async def _regrade_one(
         old = run.supersede(cell, name)
         config.source_trial = SourceTrialConfig.model_validate({"action": "regrade", "type": "local", "path": old})
         try:
-            after = await run.run_once(cell, config, run.Progress(expected=1), secrets)
+            after = await run.run_once(cell, config, progress, secrets)
         except BaseException:  # Ctrl-C, too: the work is not lost
             _put_back(cell, name, old)
             raise

@@ -38,6 +38,7 @@ def test_a_kept_model_is_scored_again_without_the_agent(ptb, cell):
     wrong = json.loads(path.read_text())
     wrong["verifier_result"]["rewards"]["reward"] = 0.5
     path.write_text(json.dumps(wrong))
+    state = cell.status
     ran = ptb("regrade", "cell")
     assert ran.code == 0, ran.err
     after = cell.trial()
@@ -46,6 +47,7 @@ def test_a_kept_model_is_scored_again_without_the_agent(ptb, cell):
     assert after["durations_sec"]["agent"] == before["durations_sec"]["agent"]
     assert after["agent_version"] == before["agent_version"]
     assert cell.result["score"]["raw"] == before["reward"]
+    assert {**cell.status, "updated_at": None} == {**state, "updated_at": None}  # it is as far as it was
     old = cell.folder / "superseded" / f"{before['name']}.1"
     assert json.loads((old / "result.json").read_text())["verifier_result"]["rewards"]["reward"] == 0.5
     assert (judgements / "trace.txt").read_text() == "what judges had read"
