@@ -128,9 +128,9 @@ def test_a_trial_whose_sandbox_died_of_the_signal_is_run_again(make_sweep, tmp_p
     sweep = make_sweep([dies], LOCAL)
     subprocess.run([*RUN_JOB, sweep.folder / "0"], check=True, timeout=30)
     assert sweep.cell(0).status["state"] == "cancelled"
-    assert [path.name for path in (sweep.folder / "0" / "superseded").iterdir()] == ["hello__001.1"]
     subprocess.run([*RUN_JOB, sweep.folder / "0"], check=True, timeout=30)
     assert sweep.outcomes == ["scored"]
+    assert [path.name for path in (sweep.folder / "0" / "superseded").iterdir()] == ["hello__001.1"]
 
 
 # --- A cluster that does not answer -------------------------------------------------------------------
