@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from ptb_runner import check, serve
 from ptb_runner.cell import identity_of
 from ptb_runner.config import register, typed, without_secrets
 from ptb_runner.paths import CONF
+from ptb_runner.redact import Redactor
+from ptb_runner.run import _agent
+from ptb_runner.server import Server
 from tests.fakes import model_server
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, in_phase, is_alive, make_task, only_cell, start
 
@@ -233,3 +237,54 @@ def test_where_it_listens_makes_no_other_cell_and_what_it_runs_does(tmp_path):
     assert identity("serve.port=5555", "serve.tp=2", "serve.dp=2", "serve.ready_timeout_sec=5") == own
     for other in ("serve.version=0.20.0", "serve.max_model_len=99", "serve.tool_parser=qwen3_xml", "model.revision=x"):
         assert identity(other) != own
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "given"),
+    [
+        ("terminus-2", "hosted_vllm/tiny", {"HOSTED_VLLM_API_KEY": "ptb-key"}),
+        ("claude-code", "anthropic/tiny", {"ANTHROPIC_API_KEY": "ptb-key", "ANTHROPIC_BASE_URL": "http://{}:8008"}),
+        ("codex", "openai/tiny", {"OPENAI_API_KEY": "ptb-key", "OPENAI_BASE_URL": "http://{}:8008/v1"}),
+        ("opencode", "hosted_vllm/tiny", {"OPENAI_API_KEY": "ptb-key"}),
+    ],
+)
+def test_each_agent_is_pointed_at_it_in_its_own_way(name, model, given, tmp_path):
+    """In a container with a network of its own; Terminus 2 runs beside the runner."""
+    from harbor.agents.factory import resolve_agent_model_connection
+    from harbor.models.trial.config import TrialConfig
+
+    own = ("serve.address=host.name", f"agent={name}", "agent.model=null", "agent.env_vars=[]")
+    config = typed(composed("benchmark=hello", *MODEL, "serve=vllm", *own))
+    server = Server(config, tmp_path / "serve.log", Redactor({}))
+    server.key, server.max_model_len, server._port = "ptb-key", 4096, 8008
+    plain = TrialConfig.model_validate({"task": {"path": tmp_path}, "agent": _agent(config)})
+    agent = serve.pointed(plain, config, server).agent
+    where = "127.0.0.1" if name == "terminus-2" else "host.name"
+    assert agent.model_name == model
+    found = resolve_agent_model_connection(agent)
+    assert (found.resolved_base_url or "").removesuffix("/v1") == f"http://{where}:8008"
+    assert found.model_id == "tiny"
+    for variable, value in given.items():
+        assert found.env[variable] == value.format(where)
+    assert (agent.kwargs.get("model_info") or {}).get("max_input_tokens") == (4096 if name == "terminus-2" else None)
+
+
+def test_one_that_runs_elsewhere_and_stops_leaves_infra_errors(ptb, task, fake, monkeypatch):
+    port = serve.free_port()
+    monkeypatch.setenv("VLLM_API_KEY", "its-key")
+    fake(sick_at=2)
+    named = ["--served-model-name", "it", "--host", "127.0.0.1", "--port", str(port)]
+    elsewhere = subprocess.Popen([sys.executable, FAKE, "org/tiny", *named])
+    try:
+        url = f"serve.base_url=http://127.0.0.1:{port}/v1"
+        external = ("serve=external", url, "serve.served_name=it", "serve.api_key_var=VLLM_API_KEY")
+        ran = ptb("benchmark=task", task, *MODEL, *external, "serve.health_sec=0.3", *agent("Asks", forgiving=True))
+        assert elsewhere.poll() is None
+    finally:
+        elsewhere.kill()
+        elsewhere.wait()
+    assert ran.code == 1, ran.out + ran.err
+    (trial,) = only_cell().result["trials"]
+    assert (trial["outcome"], trial["reward"]) == ("infra_error", None)
+    assert "did not answer" in trial["error"]["message"]
+    assert "its-key" not in (only_cell().folder / "cell.yaml").read_text()

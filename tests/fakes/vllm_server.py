@@ -54,6 +54,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, {"version": "0.19.1+fake"})
         if not self.allowed():
             return self.reply(401, {"error": "Unauthorized"})
+        if self.is_sick():
+            return self.reply(500, {"error": {"message": "EngineDeadError"}})
         one = {"id": option("--served-model-name"), "root": ARGUMENTS[0], "max_model_len": 4096}
         return self.reply(200, {"object": "list", "data": [one]})
 
