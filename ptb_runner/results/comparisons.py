@@ -64,8 +64,7 @@ def _report(a: Side, b: Side, rules: Rules, policy: Policy | None, with_parity: 
         rules = dataclasses.replace(rules, margin=table.margin)
     found, settings = compare(a, b, rules), differences(a, b)
     parity = _parity(table, prompts(a, b), found) if table else None
-    differing = [one.key for one in settings.differ]
-    checks = check(policy, found, differing, (parity.shown, parity.verdict) if parity else None) if policy else []
+    checks = check(policy, found, settings, (parity.shown, parity.verdict) if parity else None) if policy else []
     return Report(found, settings, parity, checks)
 
 
@@ -138,7 +137,7 @@ def _plain(report: Report) -> dict[str, Any]:
         },
         "gained": [name(one) for one in found.gained],
         "lost": [name(one) for one in found.lost],
-        "settings": dataclasses.asdict(report.settings),
+        "settings": {name: dataclasses.asdict(report.settings)[name] for name in ("differ", "unknown")},
         "parity": parity and _parity_plain(parity),
         "checks": [dataclasses.asdict(one) for one in report.checks],
         "pairs": [dataclasses.asdict(one) | {"difference": one.difference} for one in found.paired.pairs],

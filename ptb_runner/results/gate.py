@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ptb_runner.explain import UsageError, nearest
 from ptb_runner.results.compare import Comparison, units_of
 from ptb_runner.results.pairs import Pair
+from ptb_runner.results.settings import Settings
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Patterns = Annotated[list[str], Field(min_length=1)]
@@ -104,19 +105,41 @@ def _told(error: Any) -> str:
         return f"{where}: there is no such key\n  {hint}allowed here: {', '.join(allowed)}"
     if error["type"] == "value_error":
         return f"{where or 'the policy'}: {error['ctx']['error']}"
+    if error["type"] in _WANTED:
+        return f"{where or 'the policy'}: must be {_WANTED[error['type']]}"
     return f"{where or 'the policy'}: {error['msg']}"
 
 
-def check(policy: Policy, found: Comparison, differing: list[str], parity: tuple[bool, str] | None) -> list[Check]:
-    """What the policy asks of one comparison; `differing` are the settings' keys in which the sides differ."""
+_WANTED = {
+    "list_type": "a list, such as [hello]",
+    "model_type": "a table of keys with their values; docs/compare.md shows one",
+    "missing": "there, and is not",
+}
+
+
+def check(policy: Policy, found: Comparison, settings: Settings, parity: tuple[bool, str] | None) -> list[Check]:
+    """What the policy asks of one comparison."""
     checks = [one for tier in policy.tiers for one in _tier(tier, found)]
-    for pattern in policy.same_settings:
-        odd = fnmatch.filter(differing, pattern)
-        checks.append(Check(f"same settings: {pattern}", not odd, f"differ: {', '.join(odd)}" if odd else "alike"))
+    checks += [_same(pattern, settings) for pattern in policy.same_settings]
     if policy.require_parity:
         shown, text = parity or (False, "not looked at: add --parity")
         checks.append(Check("parity", shown, text))
     return checks
+
+
+def _same(pattern: str, settings: Settings) -> Check:
+    """Whether all settings of a name are known of every cell, and alike."""
+    odd = fnmatch.filter([one.key for one in settings.differ], pattern)
+    if odd:
+        text = f"differ: {', '.join(odd)}"
+    elif settings.unknown:
+        text = f"not known of {', '.join(settings.unknown)}"
+    elif not fnmatch.filter(settings.compared, pattern):
+        guess = nearest(pattern, settings.compared)
+        text = f"no setting that both sides have is called so{f'; did you mean {guess}?' if guess else ''}"
+    else:
+        return Check(f"same settings: {pattern}", True, "alike")
+    return Check(f"same settings: {pattern}", False, text)
 
 
 def _tier(tier: Tier, found: Comparison) -> list[Check]:

@@ -36,19 +36,23 @@ class Setting:
 
 @dataclass(frozen=True)
 class Settings:
-    """All in which two sides differ; `unknown` says of which cells nothing is known."""
+    """All in which two sides differ, of all `compared` keys; `unknown` says of which cells nothing is known."""
 
     differ: list[Setting]
     unknown: list[str]
+    compared: list[str]
 
 
 def differences(a: Side, b: Side) -> Settings:
     """Compare what the two sides' cells of each benchmark and model are, and what they were made with."""
     found: dict[str, list[tuple[list[Any], list[Any]]]] = {}
+    compared: dict[str, None] = {}
     for own_a, own_b in _common(a, b):
         known_a, known_b = ([_known(side, row) for row in rows] for side, rows in ((a, own_a), (b, own_b)))
         for key in dict.fromkeys(key for one in [*known_a, *known_b] for key in one):
             values = [_distinct(one[key] for one in known if key in one) for known in (known_a, known_b)]
+            if all(values):
+                compared[key] = None
             if all(values) and values[0] != values[1]:
                 found.setdefault(key, []).append((values[0], values[1]))
     differ = [
@@ -63,7 +67,7 @@ def differences(a: Side, b: Side) -> Settings:
     unknown = [
         f"{side.folder}/{row.folder}" for side in (a, b) for row in side.rows if not _identity(side.folder, row.folder)
     ]
-    return Settings(differ, unknown)
+    return Settings(differ, unknown, list(compared))
 
 
 def _common(a: Side, b: Side) -> list[tuple[list[Row], list[Row]]]:

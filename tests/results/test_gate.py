@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,15 +76,20 @@ def test_losses_are_counted_in_the_tier_alone(ptb, tmp_path):
 
 def test_settings_that_must_be_the_same(ptb, tmp_path):
     folders = [
-        make_sweep(tmp_path / name, Made(trials=[1.0], identity={"pins.packages.vllm": version}))
+        make_sweep(tmp_path / name, Made(trials=[1.0], identity={"pins.packages.vllm": version, "budget.hours": 1.0}))
         for name, version in (("a", "1"), ("b", "2"))
     ]
     path = tmp_path / "policy.yaml"
-    for pattern, code in (("pins.*", 1), ("budget.*", 0)):
+    for pattern, code in (("pins.*", 1), ("budget.hour", 1), ("budget.*", 0)):
         path.write_text(yaml.safe_dump({"same_settings": [pattern]}))
         ran = ptb("compare", *folders, "--gate", path)
         assert ran.code == code, ran.out
+        assert ("did you mean budget.hours?" in ran.out) is (pattern == "budget.hour")
     assert "gate passed: same settings: budget.*: alike" in ran.out
+    bare = shutil.copytree(folders[1], tmp_path / "c")
+    next(bare.glob("*/cell.yaml")).write_text("identity: {}\n")  # as of a Harbor job that ptb_runner did not make
+    ran = ptb("compare", folders[0], bare, "--gate", path)
+    assert (ran.code, "not known of" in ran.out) == (1, True), ran.out + ran.err
 
 
 @pytest.mark.parametrize(
@@ -98,7 +104,9 @@ def test_settings_that_must_be_the_same(ptb, tmp_path):
         ("tiers: [{name: x, allowed_drop: -1}]", ["tiers.0.allowed_drop: ", "greater than or equal to 0"]),
         ("tiers: [{name: x, allowed_drop: 1, proof: yes}]", ["tiers.0.proof: ", "'noninferior'"]),
         ("{}", ["the policy: asks for nothing"]),
-        ("- 1", ["the policy: "]),
+        ("- 1", ["the policy: must be a table", "docs/compare.md"]),
+        ("tiers: hello", ["tiers: must be a list"]),
+        ("tiers: [{allowed_losses: 1}]", ["tiers.0.name: must be there"]),
         ("a: [", ["not valid YAML"]),
     ],
 )
