@@ -1,4 +1,4 @@
-"""Runs a program, and ends all that it started when it is over or the runner is gone: `python -m ptb_runner.guard CMD`.
+"""Runs a program, and ends all that it started when it is over or the runner is gone: `python -I guard.py COMMAND`.
 
 The runner holds the other end of our standard input. When that closes, be it that the runner is done or was killed, the
 program is asked to end and soon after killed, with every process that comes from it: those that left its process group

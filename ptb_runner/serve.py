@@ -219,7 +219,10 @@ def _gpu_problems(serve: VllmServeConfig) -> Iterator[str]:
     """Another command may do without GPUs, or bring its own."""
     found, needed = gpus(), serve.tp * serve.dp
     if not serve.command and found is not None and found < needed:
-        yield f"serve.tp={serve.tp} serve.dp={serve.dp}: takes {needed} GPUs, this machine has {found}"
+        yield (
+            f"serve.tp={serve.tp} serve.dp={serve.dp}: takes {needed} GPUs, this machine has {found}\n"
+            "  lower them, go where there are enough, or serve=external"
+        )
 
 
 def gpus() -> int | None:

@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner import serve
+from ptb_runner import guard, serve
 from ptb_runner.config import Config, ExternalServeConfig, VllmServeConfig
-from ptb_runner.guard import GRACE_SEC
 from ptb_runner.redact import Redactor
 
 if TYPE_CHECKING:
@@ -65,7 +64,6 @@ class Server:
             "served_name": self.name,
             "version": self.version,
             "max_model_len": self.max_model_len,
-            "log": str(self.log_file) if self._process else None,
         }
 
     # --- From its start to its end --------------------------------------------------------------------
@@ -103,7 +101,7 @@ class Server:
         log.info("starting the model server: %s", " ".join(command))
         with self.log_file.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "ptb_runner.guard", *command),
+                *(sys.executable, "-I", guard.__file__, *command),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -120,7 +118,7 @@ class Server:
             return
         self._process.stdin.close()
         try:
-            await asyncio.shield(asyncio.wait_for(self._process.wait(), GRACE_SEC + 5))
+            await asyncio.shield(asyncio.wait_for(self._process.wait(), guard.GRACE_SEC + 5))
         except TimeoutError:
             log.error("the model server's guard (process %s) does not end: killed", self._process.pid)
             with contextlib.suppress(ProcessLookupError):

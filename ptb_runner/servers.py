@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -62,8 +63,13 @@ class Servers:
                     await self._turn.acquire()
                     shared.has_turn = True
                 shared.server = await self._started(cell, shared, notify)
-        write_json(cell.folder / "serve.json", shared.server.about() | {"starts": shared.starts})
+        self._note(cell, shared.server, shared.starts)
         return shared.server
+
+    def _note(self, cell: Cell, server: Server, starts: int) -> None:
+        """Leave in the cell what really ran, for its result's provenance."""
+        log = os.path.relpath(self._log(cell.config), cell.folder)
+        write_json(cell.folder / "serve.json", server.about() | {"starts": starts, "log": log})
 
     def _log(self, config: Config) -> Path:
         return self._logs / ("serve.log" if len(self._left) == 1 else f"serve-{key(config)}.log")
