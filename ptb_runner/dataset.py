@@ -89,11 +89,14 @@ def _tasks(
 
 
 def _reason(error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if isinstance(error, ValueError | FileNotFoundError):
+    cause: BaseException = error
+    while before := cause.__cause__ or cause.__context__:
+        cause = before
+    first = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    if cause is error and isinstance(error, ValueError | FileNotFoundError):
         return first[:600]
     hint = "is the registry reachable? One of your own: benchmark.registry_path=FILE, or benchmark.path=DIR"
-    return f"cannot be fetched: {type(error).__name__}: {first[:400]}\n  {hint}"
+    return f"cannot be fetched: {type(cause).__name__}: {first[:400]}\n  {hint}"
 
 
 async def _fetched(config: Any, registry_folder: Path) -> dict[str, Path]:

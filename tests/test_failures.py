@@ -1,4 +1,4 @@
-"""What agents do to their own sandbox, and what becomes of the trial. CLIs that fail: tests/clis/test_failures.py."""
+"""What agents do to their own sandbox, and what becomes of the trial. CLIs: tests/clis/test_cli_failures.py."""
 
 from __future__ import annotations
 

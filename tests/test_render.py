@@ -22,7 +22,12 @@ from ptb_runner.paths import CONF, TEMPLATES
 from ptb_runner.render import duration, render
 from tests.test_cell import composed
 
-BENCHMARKS = [name for name in menu.choices("benchmark", [str(CONF)]) if name != "task"]
+# Those that are rendered; the others are copied from a folder or a registry.
+BENCHMARKS = [
+    name
+    for name in menu.choices("benchmark", [str(CONF)])
+    if not re.search(r"^id: (task|dataset)$|^dataset:", (CONF / f"benchmark/{name}.yaml").read_text(), re.MULTILINE)
+]
 
 
 def changed(*overrides: str, **values: Any) -> Config:

@@ -1,4 +1,4 @@
-"""When an agent is prompted again, and when no more. With the real CLIs: tests/clis/test_reprompt.py."""
+"""When an agent is prompted again, and when no more. With the real CLIs: tests/clis/test_cli_reprompt.py."""
 
 from __future__ import annotations
 
