@@ -34,6 +34,7 @@ from ptb_runner.config import (
     Network,
     Option,
     PhaseLimitsConfig,
+    RepromptConfig,
     judge_options,
     options,
     task_env_vars,
@@ -235,6 +236,11 @@ def _agent(cell: Config) -> Iterator[str]:
             f"  leave it out, or choose one of: {', '.join(keys.SUBSCRIPTIONS)}"
         )
     yield from _endpoint(agent) if agent.base_url is not None else ()
+    if agent.name == "opencode" and "/" not in (serve.agent_model(cell) or "/"):
+        yield (
+            f"agent.model={agent.model}: opencode needs to know whose it is\n"
+            f"  type agent.model=PROVIDER/{agent.model}; hosted_vllm is the provider behind agent.base_url"
+        )
     if agent.import_path and not re.fullmatch(r"[\w.]+:\w+", agent.import_path):
         yield f"agent.import_path={agent.import_path}: not of the form module:Class\n  for example my_agents:FastAgent"
     yield from _reprompt(cell)
@@ -267,8 +273,8 @@ def _endpoint(agent: AgentConfig) -> Iterator[str]:
 def _reprompt(cell: Config) -> Iterator[str]:
     least, hours = cell.agent.reprompt.min_remaining_min, agent_hours(cell)
     if least is None:
-        return
-    if cell.agent.name not in clis.CLASSES:
+        yield from _reprompt_without_least(cell.agent.reprompt)
+    elif cell.agent.name not in clis.CLASSES:
         yield (
             f"agent.reprompt.min_remaining_min: agent={cell.agent.id} cannot be prompted again\n"
             f"  only {', '.join(clis.CLASSES)} can; leave it out"
@@ -283,6 +289,15 @@ def _reprompt(cell: Config) -> Iterator[str]:
             f"agent.reprompt.min_remaining_min={least:g}: so much is never left of {hours:g} hours\n"
             "  give less, or leave it out"
         )
+
+
+def _reprompt_without_least(given: RepromptConfig) -> Iterator[str]:
+    for name in ("max", "pause_sec"):
+        if getattr(given, name) != getattr(RepromptConfig(), name):
+            yield (
+                f"agent.reprompt.{name}: does nothing without agent.reprompt.min_remaining_min\n"
+                "  type agent.reprompt.min_remaining_min=MINUTES, with which it is prompted again"
+            )
 
 
 def _named_by_file(agent_id: str) -> str | None:

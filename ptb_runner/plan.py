@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from ptb_runner import backend, check, dataset, keys, parity, probe, serve
+from ptb_runner.agent import arguments
 from ptb_runner.cell import (
     Cell,
     check_unchanged,
@@ -88,7 +89,7 @@ def _agent_class(config: Config) -> list[str]:
     if agent.base_url and not _takes_base_url(found):
         name = agent.import_path or agent.name
         return [f"agent.base_url: {name} takes none\n  leave it out, or give its class an argument base_url"]
-    return []
+    return arguments.problems(config, found) if agent.name else []
 
 
 def _takes_base_url(agent: type[BaseAgent]) -> bool:

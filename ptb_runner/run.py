@@ -265,7 +265,7 @@ def _job_config(cell: Cell) -> JobConfig:
             "n_concurrent_trials": config.concurrency,
             "quiet": True,
             "environment": _environment(cell, cell.tasks[0]),
-            "agents": [_agent(config)],
+            "agents": [agent_fields(config)],
             "verifier": _verifier(config),
             "tasks": [{"path": task, "source": config.benchmark.id} for task in cell.tasks],
             **_multipliers(config),
@@ -296,7 +296,8 @@ def _environment(cell: Cell, task: Path) -> dict[str, Any]:
     return environment
 
 
-def _agent(config: Config) -> dict[str, Any]:
+def agent_fields(config: Config) -> dict[str, Any]:
+    """The agent as Harbor's AgentConfig has it."""
     agent = config.agent
     hours = agent_hours(config)
     own: dict[str, Any] = {

@@ -74,3 +74,10 @@ def test_what_cannot_be_is_refused(ptb, overrides, words):
     ran = ptb("benchmark=hello", *overrides, "agent.reprompt.min_remaining_min=30", "dry_run=true")
     assert ran.code == 2
     assert words in ran.err
+
+
+@pytest.mark.parametrize("option", ["max=3", "pause_sec=5"])
+def test_a_limit_of_prompts_that_never_come_is_refused(ptb, option):
+    ran = ptb("benchmark=hello", "benchmark.network=public", "agent=codex", f"agent.reprompt.{option}", "dry_run=true")
+    assert ran.code == 2
+    assert f"agent.reprompt.{option.partition('=')[0]}: does nothing without" in ran.err
