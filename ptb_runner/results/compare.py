@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ptb_runner.config import BenchmarkConfig
+from ptb_runner.explain import UsageError
 from ptb_runner.results.evidence import Evidence, bootstrap, detectable, evidence
 from ptb_runner.results.pairs import Pair, Paired, Side, Value, pair
 from ptb_runner.results.row import Row
@@ -84,6 +85,7 @@ class Comparison:
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     """Compare `b` with `a`."""
     paired = pair(a.rows, b.rows, _values(rules.metric))
+    check_scale("margin", rules.margin, paired.pairs)
     weights = _weights([*a.rows, *b.rows], paired.pairs)
     filled = functools.partial(_units, paired.pairs, weights, rules)
     units = filled()
@@ -106,6 +108,16 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         gained=[one for before, after, one in passed if after and before is False],
         lost=[one for before, after, one in passed if before and after is False],
     )
+
+
+def check_scale(what: str, difference: float | None, pairs: list[Pair]) -> None:
+    """Refuse a difference that no two scores here can have, which everything would be within: points of 100."""
+    known = [value for one in pairs for value in (one.a.value, one.b.value) if value is not None]
+    if difference is not None and difference > 1 and all(0 <= value <= 1 for value in known):
+        raise UsageError(
+            f"{what} {difference:g}: scores here are from 0 to 1, all differences are within it\n"
+            f"  {difference:g} points of 100 are {difference / 100:g}"
+        )
 
 
 def units_of(found: Comparison, pairs: list[Pair]) -> Units:

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ptb_runner.explain import UsageError, nearest
-from ptb_runner.results.compare import Comparison, units_of
+from ptb_runner.results.compare import Comparison, check_scale, units_of
 from ptb_runner.results.pairs import Pair
 from ptb_runner.results.settings import Settings
 
@@ -163,6 +163,7 @@ def _tier(tier: Tier, found: Comparison) -> list[Check]:
 
 def _drop(tier: Tier, found: Comparison, pairs: list[Pair]) -> Check:
     """Whether the mean fell no further than allowed, by the proof that the tier asks for."""
+    check_scale(f"tier {tier.name}: allowed_drop", tier.allowed_drop, pairs)
     units = units_of(found, pairs)
     what = f"tier {tier.name}: drop {tier.allowed_drop:g} or less ({tier.proof})"
     if units.evidence is None:

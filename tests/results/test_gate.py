@@ -67,6 +67,19 @@ def test_nothing_passes_by_absence(ptb, tmp_path):
     assert gated(ptb, tmp_path / "4", moved(0.1), {"allowed_losses": 0, "benchmarks": ["c*"]})[0] == 1
 
 
+def test_points_of_100_are_refused(ptb, tmp_path):
+    """A drop of 2 would allow anything."""
+    folders = [make_sweep(tmp_path / name, Made(trials=[1.0] * 8)) for name in ("a", "b")]
+    path = tmp_path / "policy.yaml"
+    path.write_text(yaml.safe_dump({"tiers": [{"name": "core", "allowed_drop": 2}]}))
+    ran = ptb("compare", *folders, "--gate", path)
+    assert (ran.code, "tier core: allowed_drop 2: scores" in ran.err, "are 0.02" in ran.err) == (2, True, True), ran.err
+    ran = ptb("compare", *folders, "--margin", "2")
+    assert (ran.code, "margin 2: scores" in ran.err) == (2, True), ran.out
+    large = make_sweep(tmp_path / "c", Made(trials=[30.0] * 8))  # rewards may be on a scale of their own
+    assert ptb("compare", folders[0], large, "--gate", path).code == 0
+
+
 def test_losses_are_counted_in_the_tier_alone(ptb, tmp_path):
     a, b = [1.0, 1.0, 1.0], [1.0, 0.0, 0.5]
     assert gated(ptb, tmp_path / "1", b, {"allowed_losses": 1}, a)[0] == 1
