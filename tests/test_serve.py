@@ -86,6 +86,7 @@ def test_a_server_that_dies_in_mid_run_is_started_again_and_the_trials_with_it(p
     assert len(list((cell.folder / "superseded").iterdir())) >= 1
 
 
+@pytest.mark.serve
 def test_a_server_that_dies_too_often_leaves_infra_errors_with_its_last_words(ptb, fake, task, tmp_path):
     fake(die_at=2)
     ran = ptb("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "attempts=2", "serve.max_restarts=1")
@@ -122,6 +123,7 @@ def test_a_score_that_was_earned_by_a_failing_server_does_not_count(ptb, fake, t
     assert json.loads((before / "result.json").read_text())["verifier_result"]["rewards"] == {"reward": 0.0}
 
 
+@pytest.mark.serve
 def test_a_server_that_hangs_counts_as_dead(ptb, fake, task, tmp_path):
     fake(hang_at=2)
     more = ("serve.max_restarts=0", "serve.health_sec=0.3")
@@ -130,6 +132,7 @@ def test_a_server_that_hangs_counts_as_dead(ptb, fake, task, tmp_path):
     assert "did not answer" in only_cell().trial()["error"]["message"]
 
 
+@pytest.mark.serve
 def test_a_neighbours_server_is_not_taken_for_ours(ptb, fake, task, monkeypatch, tmp_path):
     with model_server.serving([]) as neighbour:
         # Ours takes its time, and theirs answers every key at the port that was free a moment ago.
@@ -143,6 +146,7 @@ def test_a_neighbours_server_is_not_taken_for_ours(ptb, fake, task, monkeypatch,
     assert "is taken" in fixed.err
 
 
+@pytest.mark.serve
 def test_a_killed_runner_leaves_no_server(fake, task, tmp_path):
     fake(stubborn=True, slow=60)
     running = start(tmp_path, "benchmark=task", task, *MODEL, *VLLM, *agent("Asks"))
@@ -155,6 +159,7 @@ def test_a_killed_runner_leaves_no_server(fake, task, tmp_path):
     assert alive == []
 
 
+@pytest.mark.serve
 def test_an_interrupted_run_ends_its_server(fake, task, tmp_path):
     fake(slow=60)
     running = start(tmp_path, "benchmark=task", task, *MODEL, *VLLM, *agent("Asks"))
@@ -269,6 +274,7 @@ def test_each_agent_is_pointed_at_it_in_its_own_way(name, model, given, tmp_path
     assert (agent.kwargs.get("model_info") or {}).get("max_input_tokens") == (4096 if name == "terminus-2" else None)
 
 
+@pytest.mark.serve
 def test_one_that_runs_elsewhere_and_stops_leaves_infra_errors(ptb, task, fake, monkeypatch):
     port = serve.free_port()
     monkeypatch.setenv("VLLM_API_KEY", "its-key")
