@@ -61,8 +61,11 @@ _NAMES = [
 ]
 
 
-def explained(raised: dict[str, Any], trial_dir: Path) -> dict[str, Any]:
-    """Harbor's record of an exception, with a name that says more and a message of one line where a CLI has failed."""
+def explained(raised: dict[str, Any], trial_dir: Path, *, in_setup: bool = False) -> dict[str, Any]:
+    """Harbor's record of an exception, with a name that says more and a message of one line where a CLI has failed.
+
+    In its setup it was not the CLI that failed, but what should have installed it.
+    """
     kind, message = str(raised.get("exception_type")), str(raised.get("exception_message") or "")
     failed = _COMMAND_FAILED.match(message)
     if not failed and kind not in _VAGUE:
@@ -73,6 +76,7 @@ def explained(raised: dict[str, Any], trial_dir: Path) -> dict[str, Any]:
         return raised
     printed = [line for part in _PRINTED.split(message)[1:] for line in part.split("\n") if line.strip()]
     words = " ".join((told or printed or ["it printed nothing"])[-1].split())
+    words = f"the agent could not be installed in the sandbox: {words}" if failed and in_setup else words
     if kind in _VAGUE and told:
         kind = next((name for pattern, name in _NAMES if pattern.search(words)), kind)
     ended = f" (exit code {failed[1]})" if failed else ""

@@ -73,7 +73,8 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
         error = _error("NoResult", "the trial left no result", None)
         return _record(trial_dir, attempt, {}, Outcome.infra_error, None, error, [], None)
     if raised := result.get("exception_info"):
-        result |= {"exception_info": clierrors.explained(raised, trial_dir)}
+        in_setup = bool(result.get("agent_setup")) and not result.get("agent_execution")
+        result |= {"exception_info": clierrors.explained(raised, trial_dir, in_setup=in_setup)}
     verdict = _verdict(trial_dir / "verifier" / "verdict.json")
     outcome, reason, flags = classify(result, verdict)
     flags += [*_left_processes(trial_dir), *_rounds(trial_dir)]

@@ -32,3 +32,13 @@ def test_opencode_is_told_whose_a_model_is(ptb):
     assert ran.code == 2
     assert "agent.model=my-model: opencode needs to know whose it is" in ran.err
     assert "PROVIDER/my-model" in ran.err
+
+
+def test_a_cli_that_the_sandbox_lacks_is_told_before(ptb, tmp_path):
+    asked = (*HELLO, "agent=gemini-cli", "backend=bubblewrap", f"backend.read_only_paths=[{tmp_path}]")
+    assert "lacks gemini" in " ".join(ptb(*asked).out.split())
+    program = tmp_path / "bin" / "gemini"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert "lacks gemini" not in " ".join(ptb(*asked).out.split())

@@ -93,3 +93,13 @@ def test_work_that_a_storm_broke_off_is_not_scored_and_a_full_context_is_the_age
     }
     (folder / "result.json").write_text(json.dumps(result))
     assert trial_record(folder, 1)["outcome"] == outcome
+
+
+def test_what_could_not_be_installed_is_told_as_that(tmp_path):
+    failed = raised(message="Command failed (exit 1): npm install\nstdout: None\nstderr: Error: NVM failed to load")
+    times = {"started_at": "2026-01-02T03:04:05Z", "finished_at": "2026-01-02T03:04:25Z"}
+    (tmp_path / "result.json").write_text(json.dumps({"agent_setup": times, "exception_info": failed}))
+    error = trial_record(tmp_path, 1)["error"]
+    assert error["phase"] == "agent_setup"
+    said = "the agent could not be installed in the sandbox: Error: NVM failed to load (exit code 1)"
+    assert error["message"] == said

@@ -13,6 +13,7 @@ CLASSES = {
     "gemini-cli": "ptb_runner.agent.gemini_cli:GeminiCli",
     "opencode": "ptb_runner.agent.opencode:OpenCode",
 }
+PROGRAMS = {"claude-code": "claude", "codex": "codex", "gemini-cli": "gemini", "opencode": "opencode"}
 # These two put the rest behind their base URL themselves; that of an OpenAI-compatible server usually ends in /v1.
 _WITHOUT_VERSION = ("claude-code", "gemini-cli")
 

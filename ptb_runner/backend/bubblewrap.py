@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ptb_runner import hf_cache
+from ptb_runner.agent import clis
 from ptb_runner.backend import host_folder
 from ptb_runner.config import BubblewrapConfig, Config
 from ptb_runner.sandbox import bubblewrap
@@ -39,7 +42,15 @@ def unsupported(task: Path, config: Config) -> list[str]:
 
 
 def warnings(config: Config) -> list[str]:
-    return []
+    """An agent's CLI that no sandbox would find: the installation in each needs the network, and may not work there."""
+    program = clis.PROGRAMS.get(config.agent.name or "")
+    own = [Path(path, "bin") for path in _kwargs(config)["read_only_paths"]]
+    if program is None or shutil.which(program, path=os.pathsep.join(map(str, [*own, *bubblewrap.SYSTEM_PATH]))):
+        return []
+    return [
+        f"the sandbox lacks {program}, which each trial then tries to install over the network; "
+        f"better: backend.read_only_paths=[FOLDER], with FOLDER/bin/{program}"
+    ]
 
 
 def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
