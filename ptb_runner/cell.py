@@ -254,8 +254,8 @@ def locked(folder: Path, patience_sec: float = 1.0) -> Iterator[None]:
     try:
         lock.acquire(timeout=patience_sec)
     except Timeout:
-        owner = (read_json(folder / "status.json") or {}).get("launcher", {})
-        who = f" (process {owner['pid']} on {owner['host']})" if "pid" in owner else ""
+        holder = (read_json(folder / "status.json") or {}).get("launcher", {})
+        who = f" (process {holder['pid']} on {holder['host']})" if "pid" in holder else ""
         raise Busy(f"{folder}: another runner is at work on this cell{who}\n  ptb status {folder}") from None
     try:
         yield
@@ -298,10 +298,15 @@ def write_status(
             "since": since or {},
             "spent": spent or {"gpu_hours": 0.0, "usd": 0.0, "trial_sec": 0.0},
             "error": error,
-            "launcher": {"kind": cell.config.launcher.kind, "pid": os.getpid(), "host": socket.gethostname()},
+            "launcher": owner(cell),
             "updated_at": now(),
         },
     )
+
+
+def owner(cell: Cell) -> dict[str, Any]:
+    """Who is at work on a cell, when this process is: whom `ptb stop` ends."""
+    return {"kind": cell.config.launcher.kind, "pid": os.getpid(), "host": socket.gethostname()}
 
 
 def mark(cell: Cell, state: str, error: str | None, fewer: int = 0) -> None:

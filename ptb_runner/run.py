@@ -784,7 +784,7 @@ def rescore(cell: Cell) -> dict[str, Any]:
     state |= {"outcome": worst(outcomes), "error": f"{last['name']}{_because(last)}" if last else None}
     state["attempts"] |= {"by_outcome": dict(Counter(outcomes))}
     state["spent"] |= {"usd": round(usd, 6)}
-    write_json(cell.folder / "status.json", state | {"updated_at": cells.now()})
+    write_json(cell.folder / "status.json", state | {"launcher": cells.owner(cell), "updated_at": cells.now()})
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -245,6 +246,21 @@ def test_a_judge_that_gives_no_verdict_is_missing_not_clean(ptb, saved, trouble)
     assert saved.trial()["judgements"]["gpt5_4"]["rerun"] is True
     assert saved.result["score"]["final"] == 1.0
     assert saved.status["attempts"]["by_outcome"] == {"scored": 2}
+
+
+def test_a_cell_that_is_judged_again_names_the_process_that_does_it(ptb, saved):
+    """`ptb stop` ends the process that status.json names: not one that has the number of a runner long gone."""
+    path = saved.folder / "status.json"
+    path.write_text(json.dumps(saved.status | {"launcher": saved.status["launcher"] | {"pid": 1}}))
+    named: list[int] = []
+
+    def looks(body: dict[str, Any]) -> dict[str, Any]:
+        named.append(saved.status["launcher"]["pid"])
+        return says("api")
+
+    with serving(scripts(api=[looks])) as api:
+        assert rejudged(ptb, api, "--judges", "api").code == 0
+    assert named == [os.getpid()] * 2
 
 
 def test_an_unknown_judge_and_a_missing_key_stop_before_anything_is_asked(ptb, saved, monkeypatch):
