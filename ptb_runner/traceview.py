@@ -9,6 +9,7 @@ from ptb_runner import cell as cells
 from ptb_runner import trace
 from ptb_runner.clilogs import READERS
 from ptb_runner.explain import UsageError
+from ptb_runner.outcome import trial_record
 from ptb_runner.redact import redactor
 
 POLL_SEC = 0.5
@@ -41,12 +42,10 @@ def show(folder: Path, *, full: bool) -> int:
 
 
 def _why(folder: Path) -> str:
-    result = cells.read_json(folder / "result.json")
-    raised = (result.get("exception_info") or {}) if isinstance(result, dict) else None
-    if raised is None:
+    if not isinstance(cells.read_json(folder / "result.json"), dict):
         return " yet\n  add -f to follow it"
-    message = str(raised.get("exception_message") or "").strip().splitlines()[:1]
-    return f"\n  {raised['exception_type']}: {message[0][:200] if message else ''}" if raised else ""
+    error = trial_record(folder, 1)["error"]
+    return f"\n  {error['type']}: {error['message'].split('\n')[0][:300]}" if error else ""
 
 
 def follow(cell: Path, name: str, *, full: bool) -> int:

@@ -247,3 +247,15 @@ def test_ptb_trace_follows_a_running_trial(tmp_path):
     assert follower.returncode == 0
     assert "$ echo hello" not in rest
     assert rest.endswith("All done.\n")
+
+
+def test_an_agent_that_could_not_begin_has_a_reason_in_place_of_a_trace(ptb, tmp_path):
+    (tmp_path / "agent").mkdir()
+    message = "Command failed (exit 100): apt-get install -y ripgrep\nstdout: None\nstderr: E: no such package"
+    raised = {"exception_type": "NonZeroAgentExitCodeError", "exception_message": message}
+    times = {"started_at": "2026-01-02T03:04:05Z"}
+    (tmp_path / "result.json").write_text(json.dumps({"agent_setup": times, "exception_info": raised}))
+    ran = ptb("trace", str(tmp_path))
+    assert ran.code == 2
+    assert "left no trace\n  NonZeroAgentExitCodeError: the agent could not be installed" in ran.err
+    assert "E: no such package" in ran.err
