@@ -42,6 +42,8 @@ MARK = "PTB_JOB"
 END_SEC, SYNC_SEC, SMI_SEC = 30, 1800, 60
 LATE_CREATE_SEC = 300.0  # how long an interrupted trial waits for the sandbox that it asked for, to end it
 GONE_TRIES, GONE_SEC = 4, 0.5
+# What Harbor runs after each transfer of a folder.
+_REMOVES_ARCHIVE = re.compile(r"rm -f /tmp/runtime_(up|down)load_[0-9a-f]{32}\.tar\.gz")
 
 # Sandboxes of this process that are not known to be over, what is ending some, and loops in which none may begin.
 _live: set[ModalTrialEnvironment] = set()
@@ -83,6 +85,7 @@ class ModalTrialEnvironment(ModalEnvironment):
             # Harbor wants a task to name its image, and then brings environment/ into the sandbox.
             kwargs["task_env_config"] = config.model_copy(update={"docker_image": PLAIN_IMAGE})
         self._creating: asyncio.Task[Sandbox] | None = None
+        self._removals: list[str] = []
         super().__init__(environment_dir, environment_name, session_id, *rest, **kwargs)
         # Unique in the app, in which names are unique: two runs have trials of the same name.
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", session_id)
@@ -269,9 +272,16 @@ class ModalTrialEnvironment(ModalEnvironment):
         shell: str = "bash",
         login: bool = False,
     ) -> ExecResult:
-        """Run a command. Harbor gives an agent up without ending it, and so does Modal: we end it."""
-        mark = secrets.token_hex(8)
-        marked = f"exec env {MARK}={mark} {shell} {'-lc' if login else '-c'} {shlex.quote(command)}"
+        """Run a command. Harbor gives an agent up without ending it, and so does Modal: we end it.
+
+        The removal of a transfer's archive goes with the next command: one of its own costs the runner as much as any.
+        """
+        if _REMOVES_ARCHIVE.fullmatch(command):
+            self._removals.append(command)
+            return ExecResult(stdout="", stderr="", return_code=0)
+        mark, removals = secrets.token_hex(8), [f"{one}; " for one in self._removals]
+        self._removals.clear()
+        marked = "".join(removals) + f"exec env {MARK}={mark} {shell} {'-lc' if login else '-c'} {shlex.quote(command)}"
         try:
             result = await super()._sdk_exec(marked, cwd, env, timeout_sec, shell)
         except asyncio.CancelledError:

@@ -51,6 +51,17 @@ def test_hello_eight_at_eight(ptb, modal_server):
     assert made[15] - made[0] >= 15 / 4 - 1, "no faster than backend.creations_per_sec"
 
 
+def test_archives_of_transfers_go_with_the_next_command(ptb, modal_server):
+    """The tests are uploaded right before they run. A command for each removal would be a fifth of all."""
+    check = "ls /tmp/runtime_* || echo 1 > /logs/verifier/reward.txt"
+    task = make_task(Path("mine").resolve(), check)
+    before = modal_server.calls("TaskExecStart")
+    ran = ptb("benchmark=task", f"benchmark.path={task}", *MODAL, *agent("Scripted", command=OK))
+    cell = only_cell()
+    assert cell.trial()["reward"] == 1, ran.out + ran.err + cell.log
+    assert modal_server.calls("TaskExecStart") - before <= 25, "31 with a command for each removal"
+
+
 def test_sandboxes_are_named_tagged_and_end_by_themselves(ptb, modal_server):
     modal_server.secret("my-keys", EXTRA="1")
     wishes = ("backend.region=[us-east]", "backend.cloud=aws", "backend.secrets=[my-keys]")
