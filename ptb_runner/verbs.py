@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import logging
@@ -12,7 +13,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -324,15 +325,16 @@ def rejudge(arguments: list[str]) -> int:
     for cell in found:
         check(cell, judges, other)
     out = console()
-    for cell in found:
-        _name(cell, found)
-        judge_again(
-            cell,
-            judges,
-            only_missing=chosen.only == "missing",
-            other=other,
-            tell=lambda line: out.print(line, markup=False),
-        )
+    with _told_of_interrupts(folder, found):
+        for cell in found:
+            _name(cell, found)
+            judge_again(
+                cell,
+                judges,
+                only_missing=chosen.only == "missing",
+                other=other,
+                tell=lambda line: out.print(line, markup=False),
+            )
     return _collected(folder, found)
 
 
@@ -399,9 +401,10 @@ def regrade(arguments: list[str]) -> int:
     outcomes = _outcomes(chosen.only, "--only")
     sweep.check_machine([cell.config for cell in found])
     out, whole = console(), True
-    for cell in found:
-        _name(cell, found)
-        whole &= grade_again(cell, outcomes, lambda line: out.print(line, markup=False))[1]
+    with _told_of_interrupts(folder, found):
+        for cell in found:
+            _name(cell, found)
+            whole &= grade_again(cell, outcomes, lambda line: out.print(line, markup=False))[1]
     code = _collected(folder, found)
     return code if whole else 1
 
@@ -415,6 +418,17 @@ def _name(cell: Cell, found: list[Cell]) -> None:
     if len(found) > 1:
         console().print(f"cell {cell.folder.name}", markup=False)
     _log_to(cell.folder)
+
+
+@contextlib.contextmanager
+def _told_of_interrupts(folder: Path, found: list[Cell]) -> Iterator[None]:
+    """After Ctrl-C the tables of a sweep hold what was done by then, and the user knows."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console().print("interrupted; what was done by then counts")
+        _collected(folder, found)
+        raise
 
 
 def _collected(folder: Path, found: list[Cell]) -> int:

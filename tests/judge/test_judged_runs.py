@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -261,6 +262,22 @@ def test_a_cell_that_is_judged_again_names_the_process_that_does_it(ptb, saved):
     with serving(scripts(api=[looks])) as api:
         assert rejudged(ptb, api, "--judges", "api").code == 0
     assert named == [os.getpid()] * 2
+
+
+def test_an_interrupted_rejudge_says_what_came_of_it(ptb, saved):
+    once = iter([signal.SIGINT])
+
+    def interrupts(body: dict[str, Any]) -> dict[str, Any]:
+        for number in once:
+            os.kill(os.getpid(), number)
+        return {"hang": 0.5, **says("api")}
+
+    with serving(scripts(api=[interrupts])) as api:
+        ran = rejudged(ptb, api, "--judges", "api")
+    assert ran.code == 130
+    assert "interrupted; what was done by then counts" in ran.out
+    assert "next: ptb rejudge cell --only missing" in ran.out
+    assert saved.outcomes == ["judge_missing"] * 2
 
 
 def test_an_unknown_judge_and_a_missing_key_stop_before_anything_is_asked(ptb, saved, monkeypatch):
