@@ -9,7 +9,7 @@ import pytest
 
 from ptb_runner.config import Config
 from ptb_runner.doctor import compose
-from ptb_runner.run import _agent
+from ptb_runner.run import agent_fields
 
 OPTIONS = {
     "claude-code": "--effort high --thinking-display summarized",
@@ -30,7 +30,9 @@ def made(name: str, tmp_path: Path, *overrides: str) -> tuple[Config, Any]:
     from harbor.models.trial.config import AgentConfig
 
     config = compose([f"agent={name}", *overrides])
-    return config, AgentFactory.create_agent_from_config(AgentConfig.model_validate(_agent(config)), logs_dir=tmp_path)
+    return config, AgentFactory.create_agent_from_config(
+        AgentConfig.model_validate(agent_fields(config)), logs_dir=tmp_path
+    )
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -71,7 +73,7 @@ def test_opencode_is_told_its_provider_and_asks_nobody(name, words, tmp_path, mo
 
 def test_the_newest_cli_has_no_version(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "made-up-0123456789")
-    assert "version" not in _agent(compose(["agent=codex", "pins=latest"]))["kwargs"]
+    assert "version" not in agent_fields(compose(["agent=codex", "pins=latest"]))["kwargs"]
     _, agent = made("codex", tmp_path, "agent.version=0.98.0")
     assert agent.version() == "0.98.0"
 
