@@ -618,6 +618,11 @@ def clean(arguments: list[str]) -> int:
     parser.add_argument("--images", action="store_true", help="also the images built here that nothing uses")
     chosen = parser.parse_args(arguments)
     config = compose(chosen.overrides)
+    # An account that cannot be asked may hold sandboxes that cost: that is not "0 leftovers".
+    if config.backend.kind == "modal":
+        for _, failed, text in backend.of(config).checks(config):
+            if failed:
+                raise UsageError(text)
     removed = backend.of(config).reap(config)
     removed += backend.of(config).clean_images(config) if chosen.images else []
     for left in removed:

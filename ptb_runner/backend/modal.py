@@ -186,7 +186,7 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
         sandboxes = modal_account.blocking(lambda: modal_account.sandboxes(_backend(config).app))
         volumes = modal_account.blocking(modal_account.volumes)
     except Exception as error:
-        yield "account", True, f"Modal does not answer: {modal_account.describe(error)}"
+        yield "account", True, _why_silent(error)
         return
     cost = sum(one.usd_per_hour for one in sandboxes)
     total = f"{len(sandboxes)} sandboxes of ours, about {cost:.2f} dollars an hour; {len(volumes)} volumes"
@@ -200,6 +200,20 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
         owner = modal_owner.owner_of_volume(name)
         kept = f"kept, to fetch: modal volume get {name} final_model .; to delete: modal volume delete {name}"
         yield "volume", False, f"{name}: {_whose(owner, 'another machine') if owner else kept}"
+
+
+def _why_silent(error: Exception) -> str:
+    """Why the account cannot be seen, and what to do."""
+    from modal.exception import AuthError
+
+    from ptb_runner.sandbox import modal_account
+
+    said = modal_account.describe(error)
+    return (
+        f"Modal refuses the token: {said}\n  modal token new"
+        if isinstance(error, AuthError)
+        else f"Modal does not answer: {said}"
+    )
 
 
 def _whose(owner: str, host: str) -> str:

@@ -67,6 +67,13 @@ def test_without_credentials_nothing_is_launched(ptb, no_account):
     assert not list(Path.cwd().glob("outputs/*/*/cell.yaml"))
 
 
+def test_an_account_that_cannot_be_asked_is_not_called_clean(ptb, no_account):
+    ran = ptb("clean", "backend=modal")
+    assert ran.code == 2
+    assert "modal token new" in ran.err
+    assert "leftovers removed" not in ran.out
+
+
 def test_a_plan_is_made_without_credentials_and_says_so(ptb, no_account):
     ran = ptb("benchmark=gsm8k", "agent=oracle", "backend=modal", "dry_run=true", "attempts=200", "concurrency=150")
     assert "not ready: Modal: no MODAL_TOKEN_ID" in ran.out

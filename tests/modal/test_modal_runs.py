@@ -62,6 +62,14 @@ def test_archives_of_transfers_go_with_the_next_command(ptb, modal_server):
     assert modal_server.calls("TaskExecStart") - before <= 25, "31 with a command for each removal"
 
 
+def test_a_token_that_is_refused_says_what_to_type(ptb, monkeypatch):
+    monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-wrong")
+    ran = ptb("clean", "backend=modal")
+    assert (ran.code, "leftovers removed" in ran.out) == (2, False)
+    assert "refuses the token" in ran.err
+    assert "modal token new" in ran.err
+
+
 def test_sandboxes_are_named_tagged_and_end_by_themselves(ptb, modal_server):
     modal_server.secret("my-keys", EXTRA="1")
     wishes = ("backend.region=[us-east]", "backend.cloud=aws", "backend.secrets=[my-keys]")
