@@ -53,6 +53,8 @@ def _is_sweep(folder: Path) -> bool:
     if (folder / "sweep.yaml").exists():
         return True
     if not (folder / "cell.yaml").exists():
+        if not folder.exists():
+            raise UsageError(f"{folder}: there is no such folder\n  runs are below outputs/, sweeps below multirun/")
         raise UsageError(f"{folder}: neither a sweep's folder nor a cell's, it has no sweep.yaml and no cell.yaml")
     return False
 
