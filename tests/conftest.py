@@ -20,10 +20,11 @@ ROOT = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, ROOT)
 os.environ["PYTHONPATH"] = ROOT
 
-from tests import launch_kit  # noqa: E402
+from tests import launch_kit, modal_kit  # noqa: E402
 
 make_sweep = launch_kit.make_sweep
 accounted_cluster, slurm = launch_kit.accounted_cluster, launch_kit.slurm
+running_server, modal_server = modal_kit.running_server, modal_kit.modal_server
 bare_cluster, bare_slurm = launch_kit.bare_cluster, launch_kit.bare_slurm
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from ptb_runner.sandbox import gpus, modal_credentials, modal_owner, modal_prices
 from ptb_runner.sandbox.modal_pace import Pace
+from tests.modal_kit import BY_VARIABLES
 
 TOKEN = '[{name}]\ntoken_id = "ak-1"\ntoken_secret = "as-1"\n'
-BY_VARIABLES = {"MODAL_TOKEN_ID": "ak-1", "MODAL_TOKEN_SECRET": "as-1"}
 OAUTH = {"MODAL_OAUTH_REFRESH_TOKEN": "r", "MODAL_OAUTH_CLIENT_ID": "c", "MODAL_OAUTH_CLIENT_SECRET": "s"}
 
 
@@ -79,29 +79,6 @@ def test_a_plan_is_made_without_credentials_and_says_so(ptb, no_account):
     assert "not ready: Modal: no MODAL_TOKEN_ID" in ran.out
     assert "150 sandboxes at once" in ran.out
     assert "150 GPUs at once" in ran.out
-
-
-def test_what_outlives_a_sandbox_is_refused_at_plan_time(ptb, monkeypatch):
-    """Promise 22: 10 h and 2 h fit into the lifetime; 30 h are refused, by a dry run too."""
-    for name, value in BY_VARIABLES.items():
-        monkeypatch.setenv(name, value)
-    long = ("benchmark=addition", "model=nano", "agent=oracle", "backend=modal", "budget.hours=30")
-    for more in ([], ["dry_run=true"]):
-        ran = ptb(*long, *more)
-        assert ran.code != 0
-        assert "Modal ends a sandbox after 24 h" in ran.out + ran.err
-
-
-def test_the_lifetime_is_at_least_the_sum_of_the_phases(tmp_path):
-    from ptb_runner.backend import modal
-    from ptb_runner.doctor import compose
-    from ptb_runner.render import render
-
-    config = compose(["benchmark=gsm8k", "agent=oracle", "backend=modal", "benchmark.verifier_hours=2"])
-    render(config, tmp_path / "task")
-    environment = modal.environment(config, tmp_path / "task")
-    assert environment["kwargs"]["sandbox_timeout_secs"] >= (10 + 2) * 3600
-    assert modal.unsupported(tmp_path / "task", config) == []
 
 
 def test_another_gpu_than_the_benchmarks_is_told():

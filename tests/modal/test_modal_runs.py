@@ -6,31 +6,23 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fakes.modal_server.handle import ModalServer
+from tests.modal_kit import ADDITION, HELLO, MODAL, ON_GPU, nothing_is_left, start, wait_until
 from tests.run_kit import TASK_TOML, Cell, agent, in_phase, make_task, only_cell
 
 pytestmark = [pytest.mark.modal, pytest.mark.usefixtures("modal_server")]
 
-MODAL = ("backend=modal", "retry.wait_sec=0")
-HELLO = ("benchmark=hello", *MODAL)
-ADDITION = ("benchmark=addition", "model=nano", *MODAL, *agent("Honest"))
-ON_GPU = ("benchmark.gpus=1", "benchmark.gpu_types=[H100]")
 OK = "printf ok > answer.txt"
 
 
 def ours(server: ModalServer, cell: Cell) -> list[dict[str, Any]]:
     """The sandboxes that a cell had, by their tags."""
     return [one for one in server.sandboxes(None) if one["tags"].get("ptb.cell") == cell.status["cell_id"]]
-
-
-def nothing_is_left(server: ModalServer) -> bool:
-    return server.sandboxes() == [] and server.volumes() == {}
 
 
 def delete_volumes(server: ModalServer) -> None:
@@ -122,16 +114,6 @@ def fetch(out: str) -> Path:
     return Path(words[-1])
 
 
-def test_another_gpu_makes_a_result_not_comparable(ptb, modal_server):
-    """Promise 23."""
-    modal_server.show_gpus(**{"H100!": "NVIDIA H200"})
-    ptb(*ADDITION, *ON_GPU, "backend.keep_model=never")
-    found = only_cell().result["provenance"]
-    assert found["comparable"] is False
-    assert "ran on NVIDIA H200, the benchmark names H100 (1 of 1 trials)" in found["not_comparable_because"]
-    assert nothing_is_left(modal_server)
-
-
 def test_a_model_that_could_not_be_scored_is_kept(ptb, modal_server):
     hours = ("benchmark.verifier_hours=0.0003", "benchmark.evaluation.try_timeout_hours=0.0002")
     ptb(*ADDITION, *hours, "backend.keep_model=never")
@@ -164,39 +146,18 @@ def test_an_agent_whose_time_is_up_is_ended(ptb, modal_server):
 # --- Interrupts ---------------------------------------------------------------------------------------
 
 
-def start(tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], Cell]:
-    command = [sys.executable, "-m", "ptb_runner", *arguments, f"hydra.run.dir={tmp_path / 'run'}"]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path)
-    return process, Cell(tmp_path / "run")
-
-
-def wait_until(found: Any, timeout_sec: float = 90) -> None:
-    deadline = time.monotonic() + timeout_sec
-    while not found():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.05)
-
-
 def is_in(cell: Cell, phase: str) -> bool:
     return (cell.folder / "status.json").exists() and in_phase(phase)(cell.status)
 
 
-@pytest.mark.parametrize("phase", ["creation", "agent", "verifier"])
+@pytest.mark.parametrize("phase", ["agent", "verifier"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing(tmp_path, modal_server, phase, number):
-    """Also promise 21: interrupted while a slow creation is under way."""
-    before = modal_server.calls("SandboxCreateV2")
-    work = {"verifier": agent("Honest"), "agent": agent("Scripted", command="sleep 60")}.get(phase, agent("Honest"))
-    if phase == "creation":
-        modal_server.fail("SandboxCreateV2", status="OK", delay_sec=3, times=-1)
+    work = agent("Honest") if phase == "verifier" else agent("Scripted", command="sleep 60")
     if phase == "verifier":
         modal_server.fail("TaskExecStart", status="OK", delay_sec=30, times=-1, contains="/tests/verify.py")
     process, cell = start(tmp_path, "benchmark=addition", "model=nano", *MODAL, *work, "attempts=2")
-    if phase == "creation":
-        wait_until(lambda: modal_server.calls("SandboxCreateV2") > before)
-    else:
-        wait_until(lambda: is_in(cell, phase))
+    wait_until(lambda: is_in(cell, phase))
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err + cell.log
