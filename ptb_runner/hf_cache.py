@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_runner.cell import read_json, write_json
-from ptb_runner.config import Config, Kind
+from ptb_runner.config import Config
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import cache
 
@@ -77,7 +77,7 @@ def wanted(configs: Iterable[Config]) -> list[Repository]:
 
 
 def _of_cell(config: Config) -> Iterator[Repository]:
-    if config.model.hub_id and config.benchmark.kind is Kind.post_train:  # a served one is not the sandboxes'
+    if config.model.hub_id and config.serve.kind == "none":  # a served one is not the sandboxes'
         yield Repository("model", config.model.hub_id, config.model.revision)
     data = config.benchmark.evaluation.data
     if "path" in data:

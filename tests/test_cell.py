@@ -67,7 +67,7 @@ def another_value(item: Option, now: Any) -> Any:
 
 BASE = ("benchmark=hello", "agent=custom", "agent.import_path=a:B")
 # Another kind of backend or launcher has other options, and is chosen by name; a judge has many of its own.
-CHOSEN = ("benchmark.path", "backend.kind", "launcher.kind", "judge.panel")
+CHOSEN = ("benchmark.path", "backend.kind", "launcher.kind", "serve.kind", "judge.panel")
 CLASSIFIED = [item for item in options(composed(*BASE)) if item.key not in CHOSEN]
 
 

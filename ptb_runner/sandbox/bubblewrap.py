@@ -156,7 +156,8 @@ class BubblewrapEnvironment(JobsEnvironment):
     @override
     async def start(self, force_build: bool) -> None:
         try:
-            self._scratch = await asyncio.to_thread(scratch.create, self.options.scratch_dir)
+            await self._make_scratch()
+            assert self._scratch
             self._box = await Box.start(self._layout(self._scratch.path))
             if self._box.pid:
                 self._scratch.record(self._box.pid)
@@ -164,6 +165,14 @@ class BubblewrapEnvironment(JobsEnvironment):
             await self._lay_hf_cache(self.options.hf_repositories)
         except BaseException:
             await asyncio.shield(self.stop(delete=True))
+            raise
+
+    async def _make_scratch(self) -> None:
+        making = asyncio.ensure_future(asyncio.to_thread(scratch.create, self.options.scratch_dir))
+        try:
+            self._scratch = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self._scratch = await making  # a thread goes on when it is cancelled: what it makes must not be lost
             raise
 
     def _layout(self, folder: Path) -> bwrap.Layout:

@@ -22,7 +22,7 @@ def test_an_error_and_no_reward(ptb, chosen):
     result = only_cell().result
     assert [(trial["outcome"], trial["reward"]) for trial in result["trials"]] == [("infra_error", None)]
     score = {"raw": None, "final": None, "final_source": None, "n_expected": 1, "n_scored": 0}
-    assert result["score"] == score
+    assert result["score"] == score | {"awaits_review": 0}
 
 
 def test_an_infrastructure_error_is_not_the_base_models_score_either(ptb):

@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ptb_runner import menu
 from ptb_runner.config import typed
-from ptb_runner.paths import CONF
 from ptb_runner.render import render
 from tests.run_kit import Cell, agent
 from tests.test_cell import composed
-
-BENCHMARKS = [name for name in menu.choices("benchmark", [str(CONF)]) if name != "task"]
+from tests.test_render import BENCHMARKS
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -33,10 +33,8 @@ def empty_cache(tmp_path, monkeypatch):
 def tasks(tmp_path_factory) -> dict[tuple[str, str], Path]:
     folder = tmp_path_factory.mktemp("tasks")
     chosen = {(b, m): typed(composed(f"benchmark={b}", f"model={m}")) for b in BENCHMARKS for m in MODELS}
-    started = time.perf_counter()
     for (benchmark, model), config in chosen.items():
         render(config, folder / f"{benchmark}-{model}")
-    assert time.perf_counter() - started < 3
     return {key: folder / "-".join(key) for key in chosen}
 
 

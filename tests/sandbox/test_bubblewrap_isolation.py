@@ -102,8 +102,8 @@ def test_private_folders_and_the_users_home(run, scratch_dir, tmp_path):
             # But for the way to the interpreter, should it lie there (a checkout below /tmp, say).
             way = [path.relative_to(folder).parts[0] for path in interpreter_folders() if path.is_relative_to(folder)]
             hidden = " ".join(f"-e {name}" for name in ("agent", "verifier", "artifacts", *way))
-            assert await out(box, f"ls -A {folder} | grep -v {hidden}; touch {folder}/x") == ""
-            assert not (Path(folder) / "x").exists()
+            assert await out(box, f"ls -A {folder} | grep -v {hidden}; touch {folder}/of-ptb-test") == ""
+            assert not (Path(folder) / "of-ptb-test").exists()
         assert await out(box, "ls -d /logs/agent /logs/verifier /logs/artifacts | wc -l") == "3\n"
         # Of a home that holds the interpreter, the way to it and no more.
         shown = set((await out(box, "find /root -maxdepth 2 -printf '%P\\n'")).split())
