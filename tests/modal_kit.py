@@ -41,10 +41,11 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModalSe
 
 @pytest.fixture
 def modal_server(running_server: ModalServer) -> Iterator[ModalServer]:
-    """The server, without faults before and after; what a test leaves in it is that test's own failure."""
+    """The server, without faults and volumes before and after; whether a test may leave some, it says itself."""
     running_server.mend()
     yield running_server
     running_server.mend()
+    delete_volumes(running_server)
 
 
 def nothing_is_left(server: ModalServer) -> bool:
@@ -63,3 +64,10 @@ def wait_until(found: Any, timeout_sec: float = 90) -> None:
     while not found():
         assert time.monotonic() < deadline, "not in time"
         time.sleep(0.05)
+
+
+def delete_volumes(server: ModalServer) -> None:
+    import modal
+
+    for name in server.volumes():
+        modal.Volume.objects.delete(name)

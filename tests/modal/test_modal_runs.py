@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.modal_server.handle import ModalServer
-from tests.modal_kit import ADDITION, HELLO, MODAL, ON_GPU, nothing_is_left, start, wait_until
+from tests.modal_kit import ADDITION, HELLO, MODAL, ON_GPU, delete_volumes, nothing_is_left, start, wait_until
 from tests.run_kit import TASK_TOML, Cell, agent, in_phase, make_task, only_cell
 
 pytestmark = [pytest.mark.modal, pytest.mark.usefixtures("modal_server")]
@@ -23,13 +23,6 @@ OK = "printf ok > answer.txt"
 def ours(server: ModalServer, cell: Cell) -> list[dict[str, Any]]:
     """The sandboxes that a cell had, by their tags."""
     return [one for one in server.sandboxes(None) if one["tags"].get("ptb.cell") == cell.status["cell_id"]]
-
-
-def delete_volumes(server: ModalServer) -> None:
-    import modal
-
-    for name in server.volumes():
-        modal.Volume.objects.delete(name)
 
 
 def test_hello_eight_at_eight(ptb, modal_server):
@@ -54,9 +47,8 @@ def test_archives_of_transfers_go_with_the_next_command(ptb, modal_server):
     assert modal_server.calls("TaskExecStart") - before <= 25, "31 with a command for each removal"
 
 
-def test_a_token_that_is_refused_says_what_to_type(ptb, monkeypatch):
-    monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-wrong")
-    ran = ptb("clean", "backend=modal")
+def test_a_token_that_is_refused_says_what_to_type(ptb_process):
+    ran = ptb_process("clean", "backend=modal", env={"MODAL_TOKEN_SECRET": "as-wrong"})
     assert (ran.code, "leftovers removed" in ran.out) == (2, False)
     assert "refuses the token" in ran.err
     assert "modal token new" in ran.err
