@@ -107,8 +107,7 @@ def fetch(out: str) -> Path:
 
 
 def test_a_model_that_could_not_be_scored_is_kept(ptb, modal_server):
-    hours = ("benchmark.verifier_hours=0.0003", "benchmark.evaluation.try_timeout_hours=0.0002")
-    ptb(*ADDITION, *hours, "backend.keep_model=never")
+    ptb(*ADDITION, "benchmark.evaluation.tries=[{args:[--no-such-flag]}]", "backend.keep_model=never")
     assert only_cell().outcomes == ["eval_failed"]
     assert [name[:9] for name in modal_server.volumes()] == ["ptb-kept-"]
     delete_volumes(modal_server)
