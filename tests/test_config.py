@@ -73,7 +73,7 @@ def test_every_choice_composes(ptb):
         (["--config-dir", "/nowhere"], ["--config-dir /nowhere", "no such folder"]),
         (["statu"], ["statu", "ptb status"]),
         (["resume"], ["ptb resume", "folder"]),
-        (["resume", "/nowhere"], ["/nowhere", "cell.yaml"]),
+        (["resume", "/nowhere"], ["/nowhere", "no such folder"]),
         (["--frobnicate"], ["--frobnicate"]),
         (["~attempts"], ["~attempts", "cannot be removed"]),
         (["attempts=99999999999999999999"], ["at most 10000"]),

@@ -37,7 +37,8 @@ def _make(config: Config, found: type[BaseAgent]) -> None:
     fields = agent_fields(config)
     fields["env"] = dict.fromkeys(fields["env"], "made up")  # the real ones need not be on this machine
     if config.agent.name not in clis.CLASSES:  # the others' constructors may do more than look
-        found.parse_options(fields["kwargs"], fields["env"])
+        if getattr(found, "options_model", None):  # a class without takes all, and Harbor would say so at length
+            found.parse_options(fields["kwargs"], fields["env"])
         return
     with tempfile.TemporaryDirectory(prefix="ptb-agent-") as logs:
         AgentFactory.create_agent_from_config(AgentConfig(**fields), logs_dir=Path(logs))
