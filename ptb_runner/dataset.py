@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,8 +146,6 @@ def problems(benchmark: BenchmarkConfig) -> Iterator[str]:
 
 
 def _in_registry(dataset: str, registry: Path) -> Iterator[str]:
-    import json
-
     try:
         rows = json.loads(registry.read_text())
         known = sorted(f"{row['name']}@{row['version']}" for row in rows)

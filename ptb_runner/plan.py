@@ -115,9 +115,9 @@ def _unsupported(task: Path, name: str, config: Config) -> list[str]:
     }
     if not found:
         return []
-    if not dataset.is_dataset(config.benchmark):
-        return [f"{name}: backend={kind} cannot run it: {'; '.join(*found.values())}\n  {backend.others(kind)}"]
     first, reasons = next(iter(found.items()))
+    if not dataset.is_dataset(config.benchmark):
+        return [f"{name}: backend={kind} cannot run it: {'; '.join(reasons)}\n  {backend.others(kind)}"]
     some = f"{name}: backend={kind} cannot run {len(found)} of its tasks, such as {first}: {'; '.join(reasons)}"
     return [f"{some}\n  leave them out: benchmark.exclude=[{','.join(found)}], or {backend.others(kind)}"]
 

@@ -54,8 +54,6 @@ log = logging.getLogger(__name__)
 INTERRUPT_GRACE_SEC = 1.0
 # Options of a benchmark that stand for those of a task that is run as it is.
 RESOURCES = ("cpus", "memory_mb", "storage_mb", "gpus")
-
-
 # What a trial may seem to have ended with when it died of a signal.
 _BY_SIGNAL = (Outcome.infra_error, Outcome.eval_failed)
 

@@ -72,6 +72,17 @@ class Honest(Scripted):
     command = f"if [ -d base_model ]; then {HAND_OVER_BASE_MODEL}; else {WRITE_OK}; fi"
 
 
+class LeavesRunning(Scripted):
+    """Hands over the base model, and ends while two programs of its own still run, of which one ignores SIGTERM."""
+
+    command = """
+    cp -r base_model final_model
+    (setsid bash -c 'trap "" TERM; while sleep 0.05; do date +%s%N > final_model/changed; done' > /dev/null 2>&1 &)
+    nohup sleep 1234 > /dev/null 2>&1 &
+    until [ -e final_model/changed ]; do sleep 0.05; done
+    """
+
+
 class Cheat(Scripted):
     """Does the same work as Honest (on hello: wrong work), and tries to be scored as perfect for it."""
 

@@ -68,8 +68,8 @@ class _Senseless(Exception):
 
 
 @dataclass
-class Responses:
-    """A conversation through the Responses API. Nothing is stored there: thoughts go back and forth, encrypted."""
+class _Asked:
+    """Who is asked what, whichever API is used: an LLM, with instructions, tools and the form of its verdict."""
 
     client: AsyncOpenAI
     judges: JudgesConfig
@@ -78,6 +78,12 @@ class Responses:
     instructions: str
     tools: list[Tool]
     verdict: dict[str, Any]
+
+
+@dataclass
+class Responses(_Asked):
+    """A conversation through the Responses API. Nothing is stored there: thoughts go back and forth, encrypted."""
+
     items: list[dict[str, Any]] = field(default_factory=list)
     encrypted: bool = True
 
@@ -157,16 +163,9 @@ class Responses:
 
 
 @dataclass
-class Chat:
+class Chat(_Asked):
     """A conversation through the Chat Completions API, which most other servers have."""
 
-    client: AsyncOpenAI
-    judges: JudgesConfig
-    model: str
-    effort: str | None
-    instructions: str
-    tools: list[Tool]
-    verdict: dict[str, Any]
     messages: list[dict[str, Any]] = field(default_factory=list)
 
     def say(self, text: str) -> None:

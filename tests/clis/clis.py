@@ -18,23 +18,17 @@ import yaml
 from filelock import FileLock
 
 from ptb_runner.paths import CONF
+from ptb_runner.render import NPM
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ptb-tests"
 PINS = yaml.safe_load((CONF / "pins" / "pinned.yaml").read_text())
-PACKAGES = {
-    "claude-code": "@anthropic-ai/claude-code",
-    "codex": "@openai/codex",
-    "gemini-cli": "@google/gemini-cli",
-    "opencode": "opencode-ai",
-}
-COMMANDS = {"claude-code": "claude", "codex": "codex", "gemini-cli": "gemini", "opencode": "opencode"}
 _MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 
 
 def _wanted() -> list[str]:
     """npm's names of the CLIs and of Node, with their versions."""
     node = PINS["node_image"].removeprefix("node:").partition("-")[0]
-    clis = [f"{PACKAGES[name]}@{version}" for name, version in PINS["clis"].items()]
+    clis = [f"{NPM[name]}@{version}" for name, version in PINS["clis"].items()]
     return [*clis, f"node-linux-{_MACHINES[platform.machine()]}@{node}"]
 
 

@@ -11,16 +11,9 @@ from tests.run_kit import agent, only_cell
 
 pytestmark = [pytest.mark.podman, pytest.mark.usefixtures("image")]
 
-LEAVES = """
-cp -r base_model final_model
-(setsid bash -c 'trap "" TERM; while sleep 0.05; do date +%s%N > final_model/changed; done' > /dev/null 2>&1 &)
-nohup sleep 1234 > /dev/null 2>&1 &
-until [ -e final_model/changed ]; do sleep 0.05; done
-"""
-
 
 def test_what_an_agent_leaves_running_is_ended_and_told(ptb):
-    ran = ptb("benchmark=addition", *PODMAN, "benchmark.evaluation.limit=10", *agent("Scripted", command=LEAVES))
+    ran = ptb("benchmark=addition", *PODMAN, "benchmark.evaluation.limit=10", *agent("LeavesRunning"))
     cell = only_cell()
     trial = cell.trial()
     assert trial["flags"] == ["left_processes:2"], ran.out + ran.err + str(trial["error"])
