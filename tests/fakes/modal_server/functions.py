@@ -99,7 +99,7 @@ class Call:
             self.kill()
             await self.process.wait()
         for mount in self.mounts:
-            await asyncio.to_thread(mount.commit)
+            await asyncio.to_thread(mount.close)
         said = (self.folder / "output").read_text(errors="replace")[-2000:]
         self.finish("TERMINATED" if self.cancelled else "INTERNAL_FAILURE", f"the container ended: {said}")
         for name in ("root", "upper", "work", "vol"):

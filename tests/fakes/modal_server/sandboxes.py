@@ -155,7 +155,7 @@ class Sandbox:
     async def _watch(self) -> None:
         code = await self._process.wait()
         for mount in self._mounts:
-            await asyncio.to_thread(mount.commit)
+            await asyncio.to_thread(mount.close)
         kinds = api.GenericResult.GenericStatus
         status, code = self._ended_by or ("SUCCESS" if code == 0 else "FAILURE", code if code >= 0 else 128 - code)
         self.result = api.GenericResult(status=kinds.Value(f"GENERIC_STATUS_{status}"), exitcode=code)

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -36,7 +37,10 @@ class Volume:
 
 
 class VolumeMount:
-    """A sandbox's own view of a volume: taken when it starts, published by `commit`, renewed by `reload`."""
+    """A sandbox's own view of a volume: taken when it starts, published by `commit`, renewed by `reload`.
+
+    `close` publishes it for the last time: what happens to the view afterwards, its removal above all, is not published.
+    """
 
     def __init__(self, volume: Volume, mount: api.VolumeMount, local: Path) -> None:
         self.path, self.read_only, self.local = mount.mount_path, mount.read_only, local
@@ -47,10 +51,20 @@ class VolumeMount:
         local.mkdir(parents=True)
         _copy(self._source, local, _tree(self._source))
         self._base = _tree(local)
+        self._committing = threading.RLock()
+        self._closed = False
+
+    def close(self) -> None:
+        with self._committing:
+            self.commit()
+            self._closed = True
 
     def commit(self) -> None:
-        if self.read_only or not self._volume.folder.exists():
-            return
+        with self._committing:
+            if not (self.read_only or self._closed) and self._volume.folder.exists():
+                self._publish()
+
+    def _publish(self) -> None:
         now = _tree(self.local)
         _remove(self._source, self._base.keys() - now.keys())
         _copy(self.local, self._source, [name for name, found in now.items() if self._base.get(name) != found])
