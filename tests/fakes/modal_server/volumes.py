@@ -39,7 +39,7 @@ class Volume:
 class VolumeMount:
     """A sandbox's own view of a volume: taken when it starts, published by `commit`, renewed by `reload`.
 
-    `close` publishes it for the last time: what happens to the view afterwards, its removal above all, is not published.
+    `close` publishes it for the last time: what happens to the view afterwards, above all its removal, is not.
     """
 
     def __init__(self, volume: Volume, mount: api.VolumeMount, local: Path) -> None:
