@@ -20,7 +20,7 @@ from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Config, Kind
 from ptb_runner.outcome import SCORED, Outcome
 from ptb_runner.plan import Plan
-from ptb_runner.run import Progress
+from ptb_runner.progress import Progress
 from ptb_runner.terminal import shown
 from ptb_runner.times import clock, duration
 

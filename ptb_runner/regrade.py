@@ -13,13 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner import backend, redact, run
+from ptb_runner import backend, harbor_job, redact, run, trial_folders
 from ptb_runner import cell as cells
 from ptb_runner.cell import Cell, read_json, write_json
 from ptb_runner.config import Kind
 from ptb_runner.explain import UsageError
+from ptb_runner.interrupts import Interrupts
 from ptb_runner.judge import judgements
 from ptb_runner.outcome import JUDGED, Outcome, trial_record
+from ptb_runner.progress import Progress
+from ptb_runner.result import rescore
 
 if TYPE_CHECKING:
     from harbor.models.trial.config import TrialConfig
@@ -38,7 +41,7 @@ def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tup
     """
     with cells.locked(cell.folder):
         cells.check_unchanged(cell)
-        before = run.rescore(cell)  # refuses a cell without a result
+        before = rescore(cell)  # refuses a cell without a result
         names = [folder.name for folder in sorted(cell.job.glob("*__*")) if _is_meant(folder, outcomes)]
         if gone := [name for name in names if not _is_kept(cell, name)]:
             kept = f"backend.keep_model={cell.config.backend.keep_model.name}"
@@ -46,18 +49,18 @@ def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tup
                 f"{cell.folder}: the models of {', '.join(gone[:5])} were not kept ({kept})\n"
                 "  only what is in handoff/ can be graded again"
             )
-        run.quiet_harbor()
+        harbor_job.quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
         state = read_json(cell.folder / "status.json")
-        progress = run.Progress(expected=before["score"]["n_expected"])
+        progress = Progress(expected=before["score"]["n_expected"])
         for trial in before["trials"]:
             progress.count(trial, cell.config)
         try:
             done = asyncio.run(_regrade_all(cell, names, progress, secrets, tell))
         finally:  # Ctrl-C, too: what was graded by then counts
             write_json(cell.folder / "status.json", state)  # "running" is over, for how far the cell had been
-            result = run.rescore(cell)
+            result = rescore(cell)
         return result, done
 
 
@@ -74,11 +77,11 @@ def _is_kept(cell: Cell, name: str) -> bool:
 
 
 async def _regrade_all(
-    cell: Cell, names: list[str], progress: run.Progress, secrets: redact.Redactor, tell: Callable[[str], None]
+    cell: Cell, names: list[str], progress: Progress, secrets: redact.Redactor, tell: Callable[[str], None]
 ) -> bool:
-    trials = {config.trial_name: config for config in await run.trial_configs(cell)}
+    trials = {config.trial_name: config for config in await harbor_job.trial_configs(cell)}
     slots = asyncio.Semaphore(cell.config.concurrency)
-    with run.Interrupts(backend.of(cell.config).kill_all).handled() as interrupts:
+    with Interrupts(backend.of(cell.config).kill_all).handled() as interrupts:
         run.reap(cell)
         tasks = [interrupts.start(_regrade_one(cell, trials[name], progress, secrets, slots, tell)) for name in names]
         done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -93,7 +96,7 @@ async def _regrade_all(
 async def _regrade_one(
     cell: Cell,
     config: TrialConfig,
-    progress: run.Progress,
+    progress: Progress,
     secrets: redact.Redactor,
     slots: asyncio.Semaphore,
     tell: Callable[[str], None],
@@ -103,7 +106,7 @@ async def _regrade_one(
     name = config.trial_name
     async with slots:
         before = trial_record(cell.job / name, 0)
-        old = run.supersede(cell, name)
+        old = trial_folders.supersede(cell, name)
         config.source_trial = SourceTrialConfig.model_validate({"action": "regrade", "type": "local", "path": old})
         try:
             after = await run.run_once(cell, config, progress, secrets)
@@ -130,7 +133,7 @@ def _take_over(new: Path, old: Path) -> None:
 
 def _put_back(cell: Cell, name: str, old: Path) -> None:
     if (cell.job / name).exists():
-        run.supersede(cell, name)
+        trial_folders.supersede(cell, name)
     old.rename(cell.job / name)
 
 

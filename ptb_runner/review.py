@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ptb_runner import cell as cells
-from ptb_runner import run
 from ptb_runner.cell import Cell, now, read_json, write_json
 from ptb_runner.explain import UsageError
 from ptb_runner.judge import judgements
+from ptb_runner.result import rescore
 
 
 def open_cases(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -23,7 +23,7 @@ def review(cell: Cell, trial: str | None, decision: str, note: str, by: str) -> 
     again only for a trial by its name. Raises UsageError when there is nothing to decide.
     """
     with cells.locked(cell.folder):
-        cases = open_cases(run.rescore(cell))
+        cases = open_cases(rescore(cell))
         if trial:
             cases = [one for one in cases if one["name"] == trial]
         if not cases:
@@ -41,4 +41,4 @@ def review(cell: Cell, trial: str | None, decision: str, note: str, by: str) -> 
             raise UsageError(f"{path}: is damaged\n  mend it, or move it away: earlier reviews are in it")
         entry = {"decision": decision, "note": note, "by": by, "at": now(), "trials": trials}
         write_json(path, [*before, entry])
-        return run.rescore(cell)
+        return rescore(cell)

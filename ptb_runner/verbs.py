@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rich.table import Table
 
 from ptb_runner import cell as cells
-from ptb_runner import launch
+from ptb_runner import launch, trial_folders
 from ptb_runner.cell import Cell
 from ptb_runner.explain import UsageError, nearest
 from ptb_runner.sweepfile import read_sweep
@@ -70,7 +70,7 @@ def _cells_of(folder: Path) -> list[Cell]:
 
 def resume(arguments: list[str]) -> int:
     """Run what is missing of a sweep or a cell: trials that never began or were interrupted; --retry adds outcomes."""
-    from ptb_runner import run, sweep
+    from ptb_runner import sweep
     from ptb_runner.single import carry_on
 
     parser = _parser("resume")
@@ -84,7 +84,7 @@ def resume(arguments: list[str]) -> int:
     for cell in found if again else []:
         if cell.folder not in at_work:
             with cells.locked(cell.folder):
-                run.set_aside_outcomes(cell, again)
+                trial_folders.set_aside_outcomes(cell, again)
     if _is_sweep(folder):
         return sweep.run(folder, found)
     if at_work:

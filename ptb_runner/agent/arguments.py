@@ -32,7 +32,7 @@ def _make(config: Config, found: type[BaseAgent]) -> None:
     from harbor.agents.factory import AgentFactory
     from harbor.models.trial.config import AgentConfig
 
-    from ptb_runner.run import agent_fields
+    from ptb_runner.harbor_job import agent_fields
 
     fields = agent_fields(config)
     fields["env"] = dict.fromkeys(fields["env"], "made up")  # the real ones need not be on this machine

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ptb_runner import cell as cells
-from ptb_runner import parity, redact, run
+from ptb_runner import harbor_job, parity, redact
 from ptb_runner.cell import Cell
 from ptb_runner.config import JudgesConfig
 from ptb_runner.explain import UsageError, nearest
 from ptb_runner.judge import judgements, panel, prompts
 from ptb_runner.outcome import JUDGED, Outcome, trial_record
+from ptb_runner.result import rescore
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def rejudge(
     """
     with cells.locked(cell.folder):
         chosen = check(cell, judges, other)
-        run.rescore(cell)  # refuses a cell without a result
+        rescore(cell)  # refuses a cell without a result
         if other is not None:
             kept = cell.config.judge.panel | {name: other.panel[name] for name in chosen}
             settings = replace(
@@ -39,13 +40,13 @@ def rejudge(
             )
             cell = cells.set_judge(cell, parity.plain(settings))
         prompts.write(cell.config, cell.folder, cell.task)
-        run.quiet_harbor()
+        harbor_job.quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
         try:
             asyncio.run(_judge_all(cell, chosen, only_missing, secrets, tell))
         finally:  # Ctrl-C, too: what judges have said by then counts
-            result = run.rescore(cell)
+            result = rescore(cell)
         return result
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ptb_runner import backend, limits, redact, run, servers, watch
+from ptb_runner import backend, harbor_job, limits, redact, run, servers, watch
 from ptb_runner.cell import Busy, Cell, check_unchanged, locked, mark, read_json
 from ptb_runner.config import InlineConfig
 from ptb_runner.explain import UsageError
+from ptb_runner.interrupts import Interrupts
 from ptb_runner.launch import Ended
 from ptb_runner.outcome import Outcome
-from ptb_runner.run import Interrupts
 from ptb_runner.servers import Servers
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
 
 
 async def _run_all(sweep: Path, cells: list[Cell], settings: InlineConfig) -> Ended:
-    run.quiet_harbor()
+    harbor_job.quiet_harbor()
     shared = asyncio.Semaphore(settings.max_trials) if settings.max_trials else None
     slots = asyncio.Semaphore(settings.max_cells)
     cells = sorted(cells, key=lambda cell: servers.key(cell.config) or "")  # which Servers asks for

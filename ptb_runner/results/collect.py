@@ -198,7 +198,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _gpu_hours(row: Row) -> float | None:
-    """benchmark.gpus x hours of sandbox, agent and verifier, as `ptb_runner.run.spent` counts them."""
+    """benchmark.gpus x hours of sandbox, agent and verifier, as `ptb_runner.progress.spent` counts them."""
     seconds = _sum(trial["durations_sec"][phase] for trial in row.trials for phase in PHASES[:3])
     return None if seconds is None or row.gpus is None else row.gpus * seconds / 3600
 

@@ -9,7 +9,7 @@ import pytest
 
 from ptb_runner.config import Config
 from ptb_runner.doctor import compose
-from ptb_runner.run import agent_fields
+from ptb_runner.harbor_job import agent_fields
 
 OPTIONS = {
     "claude-code": "--effort high --thinking-display summarized",

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ptb_runner.cli import main
+from ptb_runner.harbor_job import quiet_harbor
 from ptb_runner.results.report import report
 from ptb_runner.results.rows import read_rows
-from ptb_runner.run import quiet_harbor
 from tests.run_kit import make_task
 
 TASK = 'echo "$([ -e /app/answer.txt ] && echo 1 || echo 0)" > /logs/verifier/reward.txt'
