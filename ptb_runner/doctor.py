@@ -11,8 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ptb_runner import backend, launch, serve
+from ptb_runner.backend import podman
 from ptb_runner.config import Config, register, typed
 from ptb_runner.explain import UsageError, explain
+from ptb_runner.overrides import as_meant
 from ptb_runner.paths import CONF
 
 LITTLE_DISK_GB = 2.0
@@ -39,6 +41,16 @@ def checks(overrides: list[str]) -> Iterator[Check]:
     yield from _keys(config)
 
 
+def fix(overrides: list[str]) -> tuple[str, list[Check]]:
+    """Make what this machine lacks, as far as that can be done: commands for a shell, and what was done and found."""
+    config = compose(overrides)
+    if config.backend.kind != "podman":
+        hint = "backend=podman is the one that needs a machine set up"
+        raise UsageError(f"ptb doctor --fix: there is nothing to set up for backend={config.backend.kind}\n  {hint}")
+    setup = podman.set_up(config)
+    return setup.commands, [Check(*found) for found in (*setup.steps, *podman.checks(config))]
+
+
 def compose(overrides: list[str]) -> Config:
     """The configuration that some overrides give, without running anything. Raises UsageError."""
     from hydra import compose as hydra_compose
@@ -49,7 +61,7 @@ def compose(overrides: list[str]) -> Config:
     register()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return typed(hydra_compose("config", overrides))
+            return typed(hydra_compose("config", [as_meant(override) for override in overrides]))
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(explain(error, [str(CONF)])) from error
 
@@ -62,7 +74,10 @@ def compose_all(overrides: list[str]) -> list[Config]:
     from ptb_runner.expand import expand
 
     try:
-        return [compose(cell) for cell in expand(overrides, OmegaConf.create({"zip": [], "file": None}))]
+        return [
+            compose(cell)
+            for cell in expand([as_meant(one) for one in overrides], OmegaConf.create({"zip": [], "file": None}))
+        ]
     except HydraException as error:
         raise UsageError(explain(error, [str(CONF)])) from error
 

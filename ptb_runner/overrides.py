@@ -18,6 +18,7 @@ def as_meant(argument: str) -> str:
     like another type, also in a sweep (`agent.version=1.9,1.10`). New entries of a table (agent.env.X=1) need
     Hydra's `++`.
     """
+    argument = re.sub(r"^podman\.", "backend.", argument)  # as people say it who have read of podman.nested
     if argument.startswith("parity="):
         return f"+{argument}"  # a group without a default: Hydra wants the plus sign, people need not
     found = re.fullmatch(r"(\+{0,2})([\w.-]+)=(.*)", argument, re.DOTALL)

@@ -17,12 +17,12 @@ class _Console(Console):
         self.file = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
 
 
-def console() -> Console:
-    """Standard output; on a pipe or in a file lines are not broken."""
-    out = _Console(highlight=False, emoji=False)
+def console(*, stderr: bool = False) -> Console:
+    """Standard output, or tables on standard error; on a pipe or in a file lines are not broken."""
+    out = _Console(stderr=stderr, highlight=False, emoji=False)
     if out.is_terminal:
         return out
-    return _Console(highlight=False, emoji=False, width=200, soft_wrap=True, no_color=True)
+    return _Console(stderr=stderr, highlight=False, emoji=False, width=200, soft_wrap=True, no_color=True)
 
 
 def errors() -> Console:

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rich.markup import escape
 from rich.table import Table
 
 from ptb_runner import cell as cells
@@ -595,18 +597,28 @@ def trace(arguments: list[str]) -> int:
 
 
 def doctor(arguments: list[str]) -> int:
-    """Check what this machine has for running cells and say how to mend the rest; overrides choose the backend."""
-    from ptb_runner.doctor import checks
+    """Check what this machine has for running cells and say how to mend the rest; overrides choose the backend.
+
+    With --fix set a restricted machine up for podman first: what that exports is printed for `eval "$(...)"`.
+    """
+    from ptb_runner.doctor import checks, fix
 
     parser = _parser("doctor", folder=False)
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for example backend=bubblewrap")
+    parser.add_argument("--fix", action="store_true", help="make what podman lacks here, and print its exports")
     chosen = parser.parse_args(arguments)
+    out = console(stderr=chosen.fix)
+    exports, found = fix(chosen.overrides) if chosen.fix else ("", checks(chosen.overrides))
     table = Table("check", "state", "what was found, or what to do", title="ptb doctor", title_justify="left")
     failed = False
-    for check in checks(chosen.overrides):
+    for check in found:
         failed |= check.failed
-        table.add_row(check.name, "FAIL" if check.failed else "ok", check.text)
-    console().print(table)
+        table.add_row(check.name, "FAIL" if check.failed else "ok", escape(check.text))
+    out.print(table)
+    if exports:
+        print(exports, end="")
+        again = shlex.join(["ptb", "doctor", "--fix", *chosen.overrides])
+        out.print(f'runs need no more; for podman typed by hand: eval "$({again})"', markup=False)
     return 1 if failed else 0
 
 

@@ -14,7 +14,7 @@ from ptb_runner.backend import host_folder
 from ptb_runner.backend.lifetime import lifetime_sec
 from ptb_runner.cell import Cell
 from ptb_runner.config import Config, PodmanConfig, PodmanNetwork
-from ptb_runner.sandbox import podman_machine, podman_nested
+from ptb_runner.sandbox import podman_machine, podman_nested, podman_setup
 from ptb_runner.sandbox.podman_cli import Podman
 
 COMPOSE = "docker-compose.yaml"
@@ -65,7 +65,7 @@ def is_nested(backend: PodmanConfig) -> bool:
     """Whether podman gets our configuration for restricted machines; not over one that the user gave it."""
     if backend.nested.lower() in ("true", "false"):
         return backend.nested.lower() == "true"
-    return bool(podman_nested.restrictions()) and "CONTAINERS_CONF" not in os.environ
+    return bool(podman_nested.restrictions()) and not podman_nested.has_foreign_conf()
 
 
 def on_host_network(backend: PodmanConfig) -> bool:
@@ -136,6 +136,13 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
         yield "nested", False, f"a configuration of our own is used ({reasons}); limits on CPU and memory do not hold"
     yield "storage", False, podman_machine.storage(podman)
     yield ("container", *podman_machine.trial_run(podman, backend.image))
+
+
+def set_up(config: Config) -> podman_setup.Setup:
+    """Make what a restricted machine lacks for podman, as far as that can be made."""
+    backend = _backend(config)
+    network = not on_host_network(backend)
+    return podman_setup.set_up(Podman(_variables(backend)), nested=is_nested(backend), own_network=network)
 
 
 def reap(config: Config | None) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from ptb_runner.sandbox import scratch
 
 CAP_NET_ADMIN, CAP_SYS_RESOURCE = 12, 24
+HEADER = "# Of ptb_runner, for a restricted machine"
 NPROC = 32768  # podman lowers the limit to it by itself, and may not ask for more
 
 
@@ -32,6 +33,16 @@ def restrictions(root: Path = Path("/")) -> tuple[str, ...]:
     return tuple(name for name, true in found.items() if true)
 
 
+def has_foreign_conf() -> bool:
+    """Whether the environment names a containers.conf that is not ours, and so is not to be replaced by ours."""
+    try:
+        return not Path(os.environ["CONTAINERS_CONF"]).read_text().startswith(HEADER)
+    except KeyError:
+        return False
+    except OSError:
+        return True
+
+
 def _effective_capabilities(root: Path) -> int:
     for line in (root / "proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
@@ -45,6 +56,7 @@ def containers_conf(
     """The [containers] and [engine] sections for a restricted machine."""
     shared = ("netns", "ipcns", "utsns", "cgroupns") if has_mqueue else ("netns", "utsns", "cgroupns")
     lines = [
+        HEADER,
         "[containers]",
         *(f'{name}="host"' for name in shared),
         'cgroups="disabled"',
