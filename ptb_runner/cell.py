@@ -69,6 +69,11 @@ class Cell:
         return self.folder / "handoff"
 
     @property
+    def regrading(self) -> Path:
+        """Where trials are while their verifier works again; those in `job` stay until the new ones are whole."""
+        return self.folder / "regrading"
+
+    @property
     def superseded(self) -> Path:
         """Trial folders that were run again: interrupted ones and infrastructure errors. Nothing is deleted."""
         return self.folder / "superseded"

@@ -1,7 +1,7 @@
 """Have the verifier score again what agents left, without the agents: a hand-off that was kept, or saved artifacts.
 
-Harbor runs such a trial in the place of the first one, which moves to superseded/ and comes back when the new one
-fails for reasons that are not the work's.
+Harbor runs such a trial in regrading/. Only when its result is whole does it take the place of the first one, which
+then moves to superseded/: whatever becomes of a regrade, at any moment there is a finished trial in job/.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from ptb_runner.explain import UsageError
 from ptb_runner.interrupts import Interrupts
 from ptb_runner.judge import judgements
 from ptb_runner.outcome import JUDGED, Outcome, trial_record
-from ptb_runner.progress import Progress
 from ptb_runner.result import rescore
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tup
     """
     with cells.locked(cell.folder):
         cells.check_unchanged(cell)
-        before = rescore(cell)  # refuses a cell without a result
+        rescore(cell)  # refuses a cell without a result
         names = [folder.name for folder in sorted(cell.job.glob("*__*")) if _is_meant(folder, outcomes)]
         if gone := [name for name in names if not _is_kept(cell, name)]:
             kept = f"backend.keep_model={cell.config.backend.keep_model.name}"
@@ -52,14 +51,9 @@ def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tup
         harbor_job.quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
-        state = read_json(cell.folder / "status.json")
-        progress = Progress(expected=before["score"]["n_expected"])
-        for trial in before["trials"]:
-            progress.count(trial, cell.config)
         try:
-            done = asyncio.run(_regrade_all(cell, names, progress, secrets, tell))
+            done = asyncio.run(_regrade_all(cell, names, secrets, tell))
         finally:  # Ctrl-C, too: what was graded by then counts
-            write_json(cell.folder / "status.json", state)  # "running" is over, for how far the cell had been
             result = rescore(cell)
         return result, done
 
@@ -76,14 +70,12 @@ def _is_kept(cell: Cell, name: str) -> bool:
     return cell.config.benchmark.kind is not Kind.post_train or (cell.handoff / name / "collect.json").is_file()
 
 
-async def _regrade_all(
-    cell: Cell, names: list[str], progress: Progress, secrets: redact.Redactor, tell: Callable[[str], None]
-) -> bool:
+async def _regrade_all(cell: Cell, names: list[str], secrets: redact.Redactor, tell: Callable[[str], None]) -> bool:
     trials = {config.trial_name: config for config in await harbor_job.trial_configs(cell)}
     slots = asyncio.Semaphore(cell.config.concurrency)
     with Interrupts(backend.of(cell.config).kill_all).handled() as interrupts:
         run.reap(cell)
-        tasks = [interrupts.start(_regrade_one(cell, trials[name], progress, secrets, slots, tell)) for name in names]
+        tasks = [interrupts.start(_regrade_one(cell, trials[name], secrets, slots, tell)) for name in names]
         done = await asyncio.gather(*tasks, return_exceptions=True)
     if interrupts.seen:
         raise KeyboardInterrupt
@@ -94,31 +86,24 @@ async def _regrade_all(
 
 
 async def _regrade_one(
-    cell: Cell,
-    config: TrialConfig,
-    progress: Progress,
-    secrets: redact.Redactor,
-    slots: asyncio.Semaphore,
-    tell: Callable[[str], None],
+    cell: Cell, config: TrialConfig, secrets: redact.Redactor, slots: asyncio.Semaphore, tell: Callable[[str], None]
 ) -> bool:
     from harbor.models.trial.config import SourceTrialConfig
 
     name = config.trial_name
+    old, new = cell.job / name, cell.regrading / name
+    config.trials_dir = cell.regrading
+    config.source_trial = SourceTrialConfig.model_validate({"action": "regrade", "type": "local", "path": old})
     async with slots:
-        before = trial_record(cell.job / name, 0)
-        old = trial_folders.supersede(cell, name)
-        config.source_trial = SourceTrialConfig.model_validate({"action": "regrade", "type": "local", "path": old})
-        try:
-            after = await run.run_once(cell, config, progress, secrets)
-        except BaseException:  # Ctrl-C, too: the work is not lost
-            _put_back(cell, name, old)
-            raise
+        before = trial_record(old, 0)
+        after = await run.run_once(cell, config, secrets, lambda phase: log.info("%s: %s", name, phase))
         if after["outcome"] in (Outcome.infra_error, Outcome.cancelled):
-            _put_back(cell, name, old)
+            trial_folders.supersede(cell, new)
             tell(f"{name}: could not be graded again, its result stays: {after['error']['message'][:300]}")
             return False
-        _take_over(cell.job / name, old)
-        after = trial_record(cell.job / name, 0)
+        _take_over(new, old)
+        _replace(cell, new, old)
+        after = trial_record(old, 0)
         tell(f"{name}: {_told(before)} -> {_told(after)}")
         return True
 
@@ -131,10 +116,27 @@ def _take_over(new: Path, old: Path) -> None:
         shutil.copytree(old / judgements.FOLDER, new / judgements.FOLDER)
 
 
-def _put_back(cell: Cell, name: str, old: Path) -> None:
-    if (cell.job / name).exists():
-        trial_folders.supersede(cell, name)
-    old.rename(cell.job / name)
+def _replace(cell: Cell, new: Path, old: Path) -> None:
+    """Put the new trial in the place of the old one; Harbor's files of it name the places where both are then."""
+    moves = {
+        str(old): str(trial_folders.superseded(cell, old.name)),
+        str(new): str(old),
+        new.as_uri(): old.as_uri(),
+        str(cell.regrading): str(cell.job),
+    }
+    for path in (new / "config.json", new / "lock.json", new / "result.json"):
+        write_json(path, _moved(read_json(path), moves))
+    trial_folders.supersede(cell, old)
+    new.rename(old)  # killed between these two, `trial_folders.end_regrades` does it
+
+
+def _moved(value: Any, moves: dict[str, str]) -> Any:
+    """A JSON value in which some texts are others."""
+    if isinstance(value, dict):
+        return {key: _moved(one, moves) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_moved(one, moves) for one in value]
+    return moves.get(value, value) if isinstance(value, str) else value
 
 
 def _told(record: dict[str, Any]) -> str:

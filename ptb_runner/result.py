@@ -48,6 +48,7 @@ def rescore(cell: Cell) -> dict[str, Any]:
     before, state = read_json(path), read_json(cell.folder / "status.json")
     if not isinstance(before, dict) or not isinstance(state, dict):
         raise UsageError(f"{cell.folder}: has no result yet\n  ptb resume {cell.folder}")
+    trial_folders.end_regrades(cell)
     trials = [trial_folders.read(cell, trial["name"]) for trial in before["trials"]]
     final = score(trials, before["score"]["n_expected"], cell.config.benchmark, cell.config.model.id)
     result = before | {"trials": trials, "score": final, "rescored_at": cells.now()}

@@ -24,7 +24,7 @@ from ptb_runner.clierrors import TRANSIENT
 from ptb_runner.config import Kind
 from ptb_runner.interrupts import Interrupts
 from ptb_runner.judge import panel
-from ptb_runner.outcome import Outcome
+from ptb_runner.outcome import Outcome, trial_record
 from ptb_runner.progress import Progress, because
 from ptb_runner.redact import Redactor
 from ptb_runner.result import write_result
@@ -88,6 +88,7 @@ async def run_trials(
     started_at = cells.now()
     plan = plan or await harbor_job.plan(cell)
     names = [config.trial_name for config in plan.trial_configs]
+    trial_folders.end_regrades(cell)
     trial_folders.set_aside_unfinished(cell, secrets)
     progress = Progress(expected=len(names))
     for name in names:
@@ -261,7 +262,19 @@ async def _run_trial(
 ) -> None:
     """Run one trial, again after an infrastructure error as often as the configuration allows."""
     name, retry = config.trial_name, cell.config.retry
-    record = await run_once(cell, config, progress, secrets)
+
+    def entered(phase: str) -> None:
+        progress.phase(name, phase)
+        progress.write(cell, "running")
+
+    async def once() -> dict[str, Any]:
+        progress.phase(name, "starting")
+        try:
+            return await run_once(cell, config, secrets, entered)
+        finally:
+            progress.running.pop(name, None)
+
+    record = await once()
     for number in range(retry.infra_errors):
         if interrupts.seen or not _is_worth_repeating(record):
             break
@@ -271,7 +284,7 @@ async def _run_trial(
         progress.write(cell, "running")
         await asyncio.sleep(wait)
         await asyncio.to_thread(trial_folders.set_aside, cell, name)
-        record = await run_once(cell, config, progress, secrets)
+        record = await once()
     if interrupts.seen and record["outcome"] in trial_folders.BY_SIGNAL:
         raise asyncio.CancelledError  # Harbor took the cancellation for the trial's own error
 
@@ -287,18 +300,22 @@ def _is_worth_repeating(record: dict[str, Any]) -> bool:
     return error["phase"] != "agent" or (error["type"] in TRANSIENT and not record["tokens"]["output"])
 
 
-async def run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets: Redactor) -> dict[str, Any]:
-    """Run one Harbor trial; whatever it raises becomes the trial's recorded error, never another trial's."""
+async def run_once(
+    cell: Cell, config: TrialConfig, secrets: Redactor, entered: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run one Harbor trial where its configuration says, and tell which phase it has entered.
+
+    Whatever it raises becomes the trial's recorded error, never another trial's.
+    """
     from harbor.trial.trial import Trial
 
     name = config.trial_name
-    folder = cell.job / name
-    progress.phase(name, "starting")
+    folder = config.trials_dir / name
     try:
         if cell.config.benchmark.kind is Kind.post_train:
             await asyncio.to_thread(backend.of(cell.config).make_handoff, cell, name)
         trial = await Trial.create(config.model_copy(deep=True))
-        _follow(trial, cell, progress, secrets)
+        _follow(trial, secrets, entered)
         attend(trial, cell.config, secrets)
         await trial.run()
     except asyncio.CancelledError:
@@ -309,18 +326,16 @@ async def run_once(cell: Cell, config: TrialConfig, progress: Progress, secrets:
         log.exception("trial %s", name)
         trial_folders.record_failure(folder, error)
     finally:
-        progress.running.pop(name, None)
         secrets.learn(keys.secrets(cell.config))
         for left in (folder, cell.handoff / name):  # in a thread: a snapshot can be large
             await asyncio.to_thread(secrets.folder, left)
-    return trial_folders.read(cell, name)
+    return trial_record(folder, trial_folders.attempt(name))
 
 
-def _follow(trial: Trial, cell: Cell, progress: Progress, secrets: Redactor) -> None:
-    """Have a trial tell its phases, to the display and to status.json."""
+def _follow(trial: Trial, secrets: Redactor, entered: Callable[[str], None]) -> None:
+    """Have a trial tell its phases."""
     from harbor.trial.hooks import TrialEvent
 
-    name = trial.config.trial_name
     phases = {
         TrialEvent.START: "starting",
         TrialEvent.ENVIRONMENT_START: "sandbox",
@@ -330,10 +345,9 @@ def _follow(trial: Trial, cell: Cell, progress: Progress, secrets: Redactor) -> 
     }
     for event, phase in phases.items():
 
-        async def entered(_: TrialHookEvent, phase: str = phase) -> None:
+        async def tell(_: TrialHookEvent, phase: str = phase) -> None:
             if phase == "starting":
-                secrets.folder(cell.job / name)  # Harbor has just written its configuration, arguments and all
-            progress.phase(name, phase)
-            progress.write(cell, "running")
+                secrets.folder(trial.paths.trial_dir)  # Harbor has just written its configuration, arguments and all
+            entered(phase)
 
-        trial.add_hook(event, entered)
+        trial.add_hook(event, tell)

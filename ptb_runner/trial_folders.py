@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ptb_runner import backend
+from ptb_runner import backend, redact
 from ptb_runner import cell as cells
 from ptb_runner.cell import Cell, read_json, write_json
 from ptb_runner.config import KeepModel, Kind
@@ -67,16 +67,36 @@ def record_failure(trial_dir: Path, error: BaseException) -> None:
     write_json(path, result)
 
 
-def supersede(cell: Cell, name: str) -> Path:
-    """Move a trial's folder to superseded/, with a number, and return where it is."""
-    cell.superseded.mkdir(exist_ok=True)
+def superseded(cell: Cell, name: str) -> Path:
+    """Where the next folder of a trial goes in superseded/: its name with a number."""
     taken = [int(path.suffix[1:]) for path in cell.superseded.glob(f"{name}.*") if path.suffix[1:].isdecimal()]
-    return (cell.job / name).rename(cell.superseded / f"{name}.{max(taken, default=0) + 1}")
+    return cell.superseded / f"{name}.{max(taken, default=0) + 1}"
+
+
+def supersede(cell: Cell, folder: Path) -> None:
+    """Move a trial's folder to superseded/."""
+    cell.superseded.mkdir(exist_ok=True)
+    folder.rename(superseded(cell, folder.name))
+
+
+def end_regrades(cell: Cell) -> None:
+    """Clear regrading/ of what a `ptb regrade` that was interrupted or killed left there.
+
+    A trial's result stays, unless it had just been moved away for the new one: that one is whole then.
+    """
+    for folder in sorted(cell.regrading.glob("*__*")):
+        redact.redactor(cell).folder(folder)
+        if (cell.job / folder.name).exists():
+            supersede(cell, folder)
+        else:
+            folder.rename(cell.job / folder.name)
+    if cell.regrading.is_dir():
+        cell.regrading.rmdir()
 
 
 def set_aside(cell: Cell, name: str) -> None:
     """Keep an earlier try of a trial under superseded/, and clear its place."""
-    supersede(cell, name)
+    supersede(cell, cell.job / name)
     backend.of(cell.config).settle_handoff(cell, name, keep=False)
 
 

@@ -41,7 +41,7 @@ MIB = 2**20
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".onnx", ".h5", ".npz", ".msgpack")
 _MODELS = ("handoff", "final_model")  # folders
-_RUNNERS = ("superseded", ".runner.lock", "report.html", "__pycache__")
+_RUNNERS = ("regrading", "superseded", ".runner.lock", "report.html", "__pycache__")
 _VARIABLES = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)")
 
 

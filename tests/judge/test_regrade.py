@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,46 @@ def test_saved_artifacts_are_graded_again_and_a_failure_changes_nothing(ptb):
     assert "could not be graded again, its result stays" in ran.out
     assert cell.mtimes() == before
     assert cell.outcomes == ["scored"]
+
+
+def test_killed_in_a_regrade_a_cell_is_as_finished_as_before(ptb, tmp_path):
+    task = run_kit.make_task(tmp_path / "mine", f"sleep 1\n{run_kit.REWARD_IF_OK}")
+    own = ["benchmark=task", f"benchmark.path={task}", *agent("Honest")]
+    assert ptb(*own, "hydra.run.dir=cell").code == 0
+    cell = run_kit.Cell(Path("cell").resolve())
+    before, state, times = cell.result, cell.status, cell.mtimes()
+    [name] = times
+
+    regrade = subprocess.Popen([sys.executable, "-m", "ptb_runner", "regrade", "cell"], stdout=subprocess.DEVNULL)
+    while not (cell.folder / "regrading" / name / "config.json").exists():
+        assert regrade.poll() is None
+        time.sleep(0.02)
+    regrade.kill()
+    regrade.wait()
+    assert cell.result["trials"] == before["trials"]
+    assert (cell.status["state"], cell.mtimes()) == (state["state"], times)
+
+    assert ptb("resume", "cell").code == 0
+    assert cell.mtimes() == times  # the agent has not worked again
+    assert not (cell.folder / "regrading").exists()
+    assert (cell.folder / "superseded" / f"{name}.1").is_dir()
+
+    ran = ptb("regrade", "cell")
+    assert (ran.code, f"{name}: scored 1.0000 -> scored 1.0000" in ran.out) == (0, True), ran.err
+    trial = json.loads((cell.folder / "job" / name / "result.json").read_text())
+    assert trial["trial_uri"] == (cell.folder / "job" / name).as_uri()
+    assert trial["config"]["trials_dir"] == str(cell.folder / "job")
+    assert trial["config"]["source_trial"]["path"] == str(cell.folder / "superseded" / f"{name}.2")
+
+
+def test_killed_between_two_renames_the_new_result_counts(ptb):
+    """`regrade` has moved the old trial away, the new one is whole and still beside its place."""
+    assert ptb(*QUICK, *agent("Honest"), "hydra.run.dir=cell").code == 0
+    cell = run_kit.Cell(Path("cell").resolve())
+    times = cell.mtimes()
+    [name] = times
+    (cell.folder / "regrading").mkdir()
+    (cell.folder / "job" / name).rename(cell.folder / "regrading" / name)
+    assert ptb("resume", "cell").code == 0
+    assert cell.mtimes() == times
+    assert not (cell.folder / "regrading").exists()
