@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ptb_runner import dataset, hf_cache, keys, menu, serve, test_data
 from ptb_runner.agent import clis
+from ptb_runner.budget import agent_hours, item_limit
 from ptb_runner.config import (
     BACKENDS,
     LAUNCHERS,
@@ -43,7 +44,6 @@ from ptb_runner.config import (
 from ptb_runner.explain import find, unknown_key
 from ptb_runner.judge import judgements, prompts
 from ptb_runner.paths import CONF, TEMPLATES
-from ptb_runner.render import agent_hours, item_limit
 
 _SECRET_NAME = re.compile(r"key|token|secret|password|passwd|credential|auth(?!or)", re.IGNORECASE)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

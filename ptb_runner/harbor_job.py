@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ptb_runner import backend, keys, serve
 from ptb_runner.agent import clis
+from ptb_runner.budget import agent_hours, verifier_hours
 from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Config, Kind
 from ptb_runner.redact import Redactor
-from ptb_runner.render import agent_hours, verifier_hours
 
 if TYPE_CHECKING:
     from harbor.job_plan import JobPlan

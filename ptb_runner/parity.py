@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from ptb_runner.budget import agent_hours, item_limit
 from ptb_runner.config import Config
-from ptb_runner.render import agent_hours, item_limit
 
 
 def report(config: Config, task: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from ptb_runner import backend, check, dataset, keys, parity, probe, serve
 from ptb_runner.agent import arguments
+from ptb_runner.budget import agent_hours, verifier_hours
 from ptb_runner.cell import (
     Cell,
     check_unchanged,
@@ -28,7 +29,7 @@ from ptb_runner.cell import (
 from ptb_runner.config import Config, ModalLauncherConfig, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.judge import prompts
-from ptb_runner.render import agent_hours, render, verifier_hours
+from ptb_runner.render import render
 
 if TYPE_CHECKING:
     from harbor.agents.base import BaseAgent

@@ -12,11 +12,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ptb_runner import parity
+from ptb_runner.budget import agent_hours, item_limit
 from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import BenchmarkConfig, options
 from ptb_runner.explain import find
 from ptb_runner.paths import CONF, PACKAGE
-from ptb_runner.render import agent_hours, item_limit
 from ptb_runner.sandbox import gpus
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptb_runner import dataset, test_data, upstream
+from ptb_runner.budget import agent_hours, item_limit
 from ptb_runner.config import Config, ContentKind, TryConfig, task_env_vars
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import TEMPLATES
@@ -126,33 +127,6 @@ def _share(task: Path, name: str) -> None:
 
 def _names(folder: Path) -> str:
     return ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else "nothing"
-
-
-def agent_hours(config: Config) -> float | None:
-    """Hours that the agent has: one value for the prompt, the timer and Harbor's limit. None: the task's own.
-
-    `agent.timeout_hours` is for one agent; without it `budget.hours` counts, which is the benchmark's own
-    `limits.agent_sec` or `agent_hours` unless another budget was chosen.
-    """
-    exact = config.benchmark.limits.agent_sec
-    given = (
-        config.agent.timeout_hours,
-        config.budget.hours,
-        None if exact is None else exact / 3600,
-        config.benchmark.agent_hours,
-    )
-    return next((hours for hours in given if hours is not None), None)
-
-
-def verifier_hours(config: Config) -> float | None:
-    """Hours that the verifier has; None: the task's own."""
-    exact = config.benchmark.limits.verifier_sec
-    return config.benchmark.verifier_hours if exact is None else exact / 3600
-
-
-def item_limit(config: Config) -> int:
-    """Items that are scored, -1 for all."""
-    return config.benchmark.evaluation.limit if config.budget.limit is None else config.budget.limit
 
 
 def _context(config: Config) -> dict[str, Any]:

@@ -25,6 +25,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ptb_runner.budget import agent_hours
 from ptb_runner.config import Config, ContentConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.paths import cache
@@ -134,8 +135,6 @@ def _git(folder: Path, *arguments: str) -> None:
 
 def _prompt(config: Config, found: Checkout) -> str:
     """What their get_prompt.py says to this agent about this model, benchmark and time."""
-    from ptb_runner.render import agent_hours
-
     program = found.tree / GET_PROMPT
     hours = agent_hours(config) or 0.0
     agent = config.agent.name or config.agent.id

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+from ptb_runner.budget import agent_hours
 from ptb_runner.config import Config
-from ptb_runner.render import agent_hours
 
 TRANSFER_HOURS = 2.0  # what lies between the phases: uploads, collecting, downloads
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ptb_runner import backend, keys, watch
+from ptb_runner.budget import agent_hours
 from ptb_runner.cell import Cell, mark, now, read_cell, read_json, write_json
 from ptb_runner.config import Config, ModalLauncherConfig, OnInterrupt
 from ptb_runner.explain import UsageError
@@ -29,7 +30,6 @@ from ptb_runner.launch import Ended, frozen, job, modal_cell, modal_image
 from ptb_runner.launch.inline import is_over
 from ptb_runner.launch.modal_files import fetch, fetch_status
 from ptb_runner.launch.states import WAITED_FOR, JobState, Where, judged, note
-from ptb_runner.render import agent_hours
 from ptb_runner.sandbox import modal_credentials
 
 if TYPE_CHECKING:

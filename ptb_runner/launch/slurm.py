@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ptb_runner.budget import agent_hours
 from ptb_runner.config import Config, SlurmConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import job
-from ptb_runner.render import agent_hours
 
 CLIENT_SEC = 10.0
 _DEFAULT_ARRAY_SIZE = 1000

@@ -170,8 +170,11 @@ def _safe(name: str) -> str:
 
 
 def _hours(config: dict[str, Any]) -> float | None:
-    """As render.agent_hours has it."""
-    given = (config["agent"]["timeout_hours"], config["budget"]["hours"], config["benchmark"]["agent_hours"])
+    """As budget.agent_hours has it."""
+    benchmark = config["benchmark"]
+    exact = benchmark.get("limits", {}).get("agent_sec")
+    chosen = (config["agent"]["timeout_hours"], config["budget"]["hours"])
+    given = (*chosen, None if exact is None else exact / 3600, benchmark["agent_hours"])
     return next((hours for hours in given if hours is not None), None)
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from ptb_runner.budget import item_limit
 from ptb_runner.config import typed
 from ptb_runner.doctor import compose
 from ptb_runner.paths import TEMPLATES
-from ptb_runner.render import item_limit, render
+from ptb_runner.render import render
 from tests.test_cell import composed
 
 BENCHMARKS = ["aime2025", "aime2026", "arenahardwriting", "bfcl", "gpqamain", "gsm8k", "healthbench", "humaneval"]
