@@ -6,8 +6,9 @@
             metrics.json  time_taken.txt  judgement_<judge>[_rerun].json  solve_out.txt  ...  ptb_run.json
 
 Their scripts take the newest run of a method for each benchmark and model, so the k-th repeat goes to a method of its
-own. A run without metrics.json counts there as the base model's zero-shot score, which is right for a trial that left
-nothing to score and wrong for an infrastructure error: those are not written, but told.
+own, and a second sweep, which would take the first one's place, is refused. A run without metrics.json counts as the
+base model's zero-shot score, which is right for a trial that left nothing to score and wrong for an infrastructure
+error: those are not written, but told.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -55,34 +56,39 @@ class _Cell:
     identity: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A trial to be exported: where it is, its id and its job's, and whose method it is."""
+
+    cell: _Cell
+    trial: dict[str, Any]
+    source: Path
+    id: str
+    job_id: str | None
+    method: dict[str, Any]
+
+
 def export(
     folder: Path, rows: list[Row], results: Path, experiment: str | None, models: Models
 ) -> tuple[list[Path], list[str]]:
     """Write the trials of these rows below `results`; the folders, and what a reader must be told.
 
-    Exporting again brings the same folders up to date. Folders of others are never touched.
+    Exporting again brings the same folders up to date. Folders of others are never touched. Raises UsageError before
+    anything is written when another sweep's runs would no longer count.
     """
     told: list[str] = []
+    runs = list(_runs(_cells(folder, rows, told), experiment, told))
     known = _exported(results)
-    counts: Counter[tuple[str, ...]] = Counter()
+    _check_others(results, [run for run in runs if run.id not in known])
     paths: list[Path] = []
     unjudged: set[str] = set()
-    for cell in _cells(folder, rows, told):
-        key = (json.dumps(_settings(cell), sort_keys=True), cell.row.benchmark, cell.row.model)
-        before = counts[key]
-        counts[key] += cell.row.score["n_expected"] or len(cell.row.trials)
-        for trial in cell.row.trials:
-            if trial["outcome"] not in _EXPORTED:
-                told.append(f"cell {cell.row.number}: {trial['name']} is {trial['outcome']}: not exported")
-                continue
-            source = cell.folder / trial["trial_dir"]
-            identity = _trial_id(source, cell, trial)
-            place = known.get(identity) or _place(results, cell, trial, experiment, before + trial["attempt"])
-            known[identity] = place
-            unjudged |= _write(place, results / UNFINISHED, cell, trial, source, identity)
-            if models != "none" and not _keep_model(place, _model(cell, trial), models):
-                told.append(f"cell {cell.row.number}: {trial['name']}: its model was not kept: not exported")
-            paths.append(place)
+    for run in runs:
+        place = known.get(run.id) or _place(results, run)
+        known[run.id] = place
+        unjudged |= _write(place, results / UNFINISHED, run)
+        if models != "none" and not _keep_model(place, _model(run), models):
+            told.append(f"cell {run.cell.row.number}: {run.trial['name']}: its model was not kept: not exported")
+        paths.append(place)
     if unjudged:
         told.append(
             f"no verdict of {', '.join(sorted(unjudged))} in some scored runs: the benchmark's own scripts leave out "
@@ -106,6 +112,36 @@ def _cells(folder: Path, rows: list[Row], told: list[str]) -> Iterator[_Cell]:
             told.append(f"cell {row.number}: {row.benchmark} trains no model: PostTrainBench has no form for it")
 
 
+def _runs(cells: Iterable[_Cell], experiment: str | None, told: list[str]) -> Iterator[_Run]:
+    counts: Counter[tuple[str, ...]] = Counter()
+    for cell in cells:
+        settings = _settings(cell)
+        key = (json.dumps(settings, sort_keys=True), cell.row.benchmark, cell.row.model)
+        before = counts[key]
+        counts[key] += cell.row.score["n_expected"] or len(cell.row.trials)
+        for trial in cell.row.trials:
+            if trial["outcome"] not in _EXPORTED:
+                told.append(f"cell {cell.row.number}: {trial['name']} is {trial['outcome']}: not exported")
+                continue
+            source = cell.folder / trial["trial_dir"]
+            method = {"settings": settings, "experiment": experiment, "repeat": before + trial["attempt"]}
+            yield _Run(cell, trial, source, *_ids(source, cell, trial), method)
+
+
+def _check_others(results: Path, new: list[_Run]) -> None:
+    """Refuse to put a run beside one of another job that is of the same method, benchmark and model."""
+    methods = [(path.parent, read_json(path)) for path in sorted(results.glob(f"*/{METHOD}"))]
+    for run in new:
+        same = [folder for folder, method in methods if method == run.method]
+        for path in (path for folder in same for path in folder.glob(f"{_task(run.cell)}_*/{RUN}")):
+            other = read_json(path)
+            if not isinstance(other, dict) or other.get("job_id") != run.job_id:
+                raise UsageError(
+                    f"{path.parent}: is of another sweep with the same settings, and would count no longer: of a "
+                    "method's runs the newest does\n  --experiment NAME makes this sweep a method of its own"
+                )
+
+
 # --- Names ------------------------------------------------------------------------------------------
 
 
@@ -119,28 +155,29 @@ def _exported(results: Path) -> dict[str, Path]:
     return found
 
 
-def _trial_id(source: Path, cell: _Cell, trial: dict[str, Any]) -> str:
-    """Harbor's id of the trial, which no other has; an earlier try of the same trial is another."""
+def _ids(source: Path, cell: _Cell, trial: dict[str, Any]) -> tuple[str, str | None]:
+    """Harbor's ids of the trial, which no other has (an earlier try of the same trial is another), and of its job."""
     found = read_json(source / "result.json")
-    own = found.get("id") if isinstance(found, dict) else None
-    return own if isinstance(own, str) else f"{cell.row.cell_id} {trial['name']} {trial['started_at']}"
+    result: dict[str, Any] = found if isinstance(found, dict) else {}
+    own = result.get("id")
+    known = own if isinstance(own, str) else f"{cell.row.cell_id} {trial['name']} {trial['started_at']}"
+    return known, (result.get("config") or {}).get("job_id")
 
 
-def _place(results: Path, cell: _Cell, trial: dict[str, Any], experiment: str | None, repeat: int) -> Path:
+def _place(results: Path, run: _Run) -> Path:
     """A folder for a trial that has none yet."""
-    method = _method(results, cell, experiment, repeat)
-    started = trial["started_at"]
+    method = _method(results, run.cell, run.method)
+    started = run.trial["started_at"]
     run_id = int(datetime.fromisoformat(started).timestamp()) if started else 1
-    names = (method / f"{_task(cell)}_{number}" for number in range(run_id, run_id + 10_000))
+    names = (method / f"{_task(run.cell)}_{number}" for number in range(run_id, run_id + 10_000))
     return next(path for path in names if not path.exists())
 
 
-def _method(results: Path, cell: _Cell, experiment: str | None, repeat: int) -> Path:
+def _method(results: Path, cell: _Cell, own: dict[str, Any]) -> Path:
     """The method's folder. One that is of another method, or of somebody else's making, is never used."""
-    own = {"settings": _settings(cell), "experiment": experiment, "repeat": repeat}
+    name = "_".join(_parts(cell, own["experiment"]))
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:6]
-    name = "_".join(_parts(cell, experiment))
-    again = f"_run{repeat}" if repeat > 1 else ""
+    again = f"_run{own['repeat']}" if own["repeat"] > 1 else ""
     for folder in (results / f"{name}{again}", results / f"{name}_{digest}{again}"):
         if not folder.exists():
             folder.mkdir(parents=True)
@@ -221,39 +258,39 @@ def _hash(text: str) -> str:
 # --- One run ----------------------------------------------------------------------------------------
 
 
-def _write(place: Path, unfinished: Path, cell: _Cell, trial: dict[str, Any], source: Path, identity: str) -> set[str]:
+def _write(place: Path, unfinished: Path, run: _Run) -> set[str]:
     """Write a run's folder, whole or not at all, or bring it up to date; the required judges without a verdict."""
     new = not place.exists()
-    folder = unfinished / identity.replace("/", "-") if new else place
+    folder = unfinished / run.id.replace("/", "-") if new else place
     if new:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    judged = _write_files(folder, cell, trial, source)
-    _copy_logs(folder, cell, source)
-    write_json(folder / RUN, _marker(cell, trial, source, identity))
+    judged = _write_files(folder, run.trial, run.source)
+    _copy_logs(folder, run.cell, run.source)
+    write_json(folder / RUN, _marker(run))
     if new:
         folder.rename(place)
         if not any(unfinished.iterdir()):
             unfinished.rmdir()
-    return set[str]() if trial["outcome"] in UNSCORABLE - {Outcome.flagged} else set[str](REQUIRED) - judged
+    return set[str]() if run.trial["outcome"] in UNSCORABLE - {Outcome.flagged} else set[str](REQUIRED) - judged
 
 
-def _marker(cell: _Cell, trial: dict[str, Any], source: Path, identity: str) -> dict[str, Any]:
+def _marker(run: _Run) -> dict[str, Any]:
     """Everything that their form has no place for: with it the run can be read back as what it was."""
-    row, found = cell.row, read_json(source / "result.json")
+    row = run.cell.row
     names = ("number", "cell_id", "benchmark", "model", "agent", "backend", "overrides", "gpus", "benchmark_options")
     return {
         "schema_version": 1,
-        "trial_id": identity,
-        "job_id": (found.get("config") or {}).get("job_id") if isinstance(found, dict) else None,
+        "trial_id": run.id,
+        "job_id": run.job_id,
         "cell": {name: getattr(row, name) for name in names},
         "n_expected": row.score["n_expected"],
-        "trial": trial,
+        "trial": run.trial,
         "provenance": row.result["provenance"],
     }
 
 
-def _write_files(folder: Path, cell: _Cell, trial: dict[str, Any], source: Path) -> set[str]:
+def _write_files(folder: Path, trial: dict[str, Any], source: Path) -> set[str]:
     """Score, time and verdicts; the judges that have given one."""
     metrics = _metrics(trial, source)
     if metrics is None:
@@ -312,8 +349,8 @@ def _copy_logs(folder: Path, cell: _Cell, source: Path) -> None:
         shutil.copytree(snapshot, folder / "task", symlinks=True)
 
 
-def _model(cell: _Cell, trial: dict[str, Any]) -> Path:
-    return cell.folder / "handoff" / trial["name"] / "final_model"
+def _model(run: _Run) -> Path:
+    return run.cell.folder / "handoff" / run.trial["name"] / "final_model"
 
 
 def _keep_model(place: Path, model: Path, models: Models) -> bool:

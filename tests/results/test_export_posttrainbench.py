@@ -129,6 +129,40 @@ def test_exporting_again_changes_nothing(tmp_path: Path) -> None:
     assert len(again) == len(first) + 1
 
 
+def of_job(sweep: Path, job: str, trial: str) -> Path:
+    """Give the only trial of a sweep ids of Harbor's."""
+    (path,) = sweep.glob("0/job/*__*/result.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "id": trial, "config": {"job_id": job}}))
+    return sweep
+
+
+def test_a_second_sweep_does_not_silently_take_the_place_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    one = of_job(make_sweep(tmp_path / "one", Trained(reward=0.2)), "job-1", "trial-1")
+    two = of_job(make_sweep(tmp_path / "two", Trained(reward=0.6)), "job-2", "trial-2")
+    assert export(one, results) == 0
+    before = sorted(results.rglob("*"))
+    capsys.readouterr()
+
+    assert export(two, results) == 2
+    said = capsys.readouterr().err
+    assert f"{METHOD}/gsm8k_Qwen_Qwen3-4B-Base_" in said
+    assert "--experiment NAME" in said
+    assert sorted(results.rglob("*")) == before
+
+    assert export(two, results, "--experiment", "second") == 0
+    assert reader.methods(results) == [METHOD, f"{METHOD}_second"]
+    assert export(two, results, "--experiment", "second") == 0  # what is there already may be brought up to date
+    other = Trained("humaneval", reward=0.4)
+    assert export(of_job(make_sweep(tmp_path / "three", other), "job-3", "trial-3"), results) == 0
+    assert len(reader.latest(results / METHOD)) == 2  # other tasks of the same method belong to it
+
+    of_job(one, "job-1", "trial-1-again")  # as after `ptb resume --retry`
+    assert export(one, results) == 0
+
+
 def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     theirs = tmp_path / "results" / METHOD / "gsm8k_Qwen_Qwen3-4B-Base_17"
     theirs.mkdir(parents=True)
