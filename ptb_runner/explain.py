@@ -13,6 +13,14 @@ from omegaconf.errors import OmegaConfBaseException
 from ptb_runner import menu
 from ptb_runner.config import GROUPS, Option, judge_options, options
 
+# What keys look like: those in use begin so; others are long, of letters large and small and digits, or 32 hex digits.
+_KEY = re.compile(
+    r"(?<![\w-])(?:sk[-_]|[rp]k_|a[ks]-|hf_|gsk_|xai-|nvapi-|xox\w-|gh\w_|github_pat_|AIza|AKIA|eyJ)"
+    r"(?=[\w.-]*\d)[\w.-]{8,}"
+    r"|\b(?=\d*[A-Za-z])(?=[A-Za-z]*\d)(?=[A-Z\d]*[a-z])(?=[a-z\d]*[A-Z])[A-Za-z\d]{24,}\b"
+    r"|\b[\da-f]{32}\b"
+)
+
 
 class Exit(IntEnum):
     """The exit codes."""
@@ -25,6 +33,11 @@ class Exit(IntEnum):
 
 class UsageError(Exception):
     """Something that the user can mend: its text is shown as it is, and the exit code is 2."""
+
+
+def masked(text: str) -> str:
+    """The text without what looks like a key: somebody may have pasted one where its variable's name belongs."""
+    return _KEY.sub("(a key?)", text)
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
@@ -56,6 +69,11 @@ def _unreadable(override: str) -> str:
     key, equals, value = override.lstrip("+").partition("=")
     if not equals:
         return f"command line: cannot read {override!r}\n  an override is key=value; `ptb --help` lists keys and verbs"
+    if masked(value) != value:
+        return (
+            f"command line: cannot read the value of {key!r}\n"
+            "  a key is never typed: export it as a variable, and give that one's name"
+        )
     inner = value.replace("\\", "\\\\").replace('"', '\\"')
     return f"command line: cannot read the value of {key!r}\n  quote it twice: '{key}=\"{inner}\"'"
 

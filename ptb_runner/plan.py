@@ -26,7 +26,7 @@ from ptb_runner.cell import (
     write_json,
     write_status,
 )
-from ptb_runner.config import Config, ModalLauncherConfig, typed
+from ptb_runner.config import AgentConfig, Config, ModalLauncherConfig, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.judge import prompts
 from ptb_runner.render import render
@@ -71,17 +71,14 @@ def _agent_class(config: Config) -> list[str]:
     """Whether Harbor knows the agent; an agent of one's own must import."""
     _before_harbor()
     from harbor.agents.base import BaseAgent
-    from harbor.agents.factory import AgentFactory
     from harbor.models.agent.name import AgentName
-    from harbor.models.trial.config import AgentConfig
 
     agent = config.agent
     names = [name.value for name in AgentName]
     if agent.name and agent.name not in names and not agent.name.startswith("acp:"):
         return [f"agent.name={agent.name}: Harbor has no such agent\n  it has: {', '.join(sorted(names))}"]
     try:
-        own = AgentConfig(name=agent.name, import_path=agent.import_path, model_name=agent.model)
-        found = AgentFactory.get_agent_class_from_config(own)
+        found = _loaded(agent)
     except (Exception, SystemExit) as error:  # a module may also end the program when it is imported
         where = "agent.import_path" if agent.import_path else "agent.name"
         return [f"{where}={agent.import_path or agent.name}: cannot be loaded: {_one_line(error)}"]
@@ -90,7 +87,26 @@ def _agent_class(config: Config) -> list[str]:
     if agent.base_url and not _takes_base_url(found):
         name = agent.import_path or agent.name
         return [f"agent.base_url: {name} takes none\n  leave it out, or give its class an argument base_url"]
-    return arguments.problems(config, found) if agent.name else []
+    return arguments.problems(config, found)
+
+
+def _loaded(agent: AgentConfig) -> type[BaseAgent]:
+    _before_harbor()
+    from harbor.agents.factory import AgentFactory
+    from harbor.models.trial import config as harbors
+
+    own = harbors.AgentConfig(name=agent.name, import_path=agent.import_path, model_name=agent.model)
+    return AgentFactory.get_agent_class_from_config(own)
+
+
+def _unchecked_options(config: Config) -> list[str]:
+    """Options of which nobody can say whether the agent's class knows them."""
+    if not config.agent.import_path:
+        return []
+    try:
+        return list(arguments.unchecked(config, _loaded(config.agent)))
+    except (Exception, SystemExit):  # it cannot be loaded, which the preflight tells
+        return []
 
 
 def _takes_base_url(agent: type[BaseAgent]) -> bool:
@@ -246,7 +262,12 @@ def plan(cell: Cell) -> Plan:
         verifier_hours=hours[1],
         gpu_hours=config.benchmark.gpus * longest * cell.n_trials,
         keys=keys.found(config),
-        warnings=[*check.warnings(config), *backend.of(config).warnings(config), *parity.deviations(config)],
+        warnings=[
+            *check.warnings(config),
+            *_unchecked_options(config),
+            *backend.of(config).warnings(config),
+            *parity.deviations(config),
+        ],
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ptb_runner.explain import Exit
+from ptb_runner.explain import Exit, masked
 
 
 class _Console(Console):
@@ -31,8 +31,8 @@ def errors() -> Console:
 
 
 def print_error(text: str) -> Exit:
-    """Tell what is wrong on standard error; returns the exit code for wrong usage."""
-    errors().print(f"error: {text}", style="red", markup=False)
+    """Tell what is wrong on standard error, without a key that was typed; returns the exit code for wrong usage."""
+    errors().print(f"error: {masked(text)}", style="red", markup=False)
     return Exit.usage
 
 

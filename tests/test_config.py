@@ -11,6 +11,7 @@ import yaml
 
 from ptb_runner import menu
 from ptb_runner.config import GROUPS, options
+from ptb_runner.explain import masked
 from ptb_runner.paths import CONF
 
 
@@ -107,6 +108,31 @@ def test_a_mistake_is_told_in_two_lines(ptb, arguments, said):
         assert len(ran.err.splitlines()) <= 2 * len(errors)
 
 
+@pytest.mark.parametrize("key", ["sk-ant-api03-Zx8Kq2", "hf_AbCdEfGh12345678", "9fK2mQ7xWz4LpR8vTn3BcY6d", "0af3" * 8])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "agent.env_vars=[{}",
+        "agent.env_vars={}",
+        "agent.env_vars={},B",
+        "budget.hours={}",
+        "agent.{}=1",
+        "agent={}",
+        "{}",
+    ],
+)
+def test_a_key_that_was_pasted_is_not_repeated(ptb, mistake, key):
+    ran = ptb(mistake.format(key))
+    assert (ran.code, ran.out) == (2, "")
+    assert key[3:] not in ran.err
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["hf-internal-testing/tiny-2", "sk-learn-models", "ab12" * 10, "a1-b2/C3" * 9])
+def test_what_is_no_key_is_told_as_it_is(text):
+    assert masked(text) == text
+
+
 def test_a_mistake_in_a_users_file_names_the_file(ptb, tmp_path):
     folder = tmp_path / "mine" / "benchmark"
     folder.mkdir(parents=True)
@@ -150,10 +176,10 @@ def test_text_options_keep_what_was_typed(ptb, value):
 
 
 def test_text_options_keep_what_was_typed_in_a_sweep(ptb):
-    ran = ptb("-m", "agent.version=1.9,1.10", "dry_run=true")
+    ran = ptb("-m", "agent.model=1.9,1.10", "dry_run=true")
     assert ran.code == 0, ran.err
     cells = sorted(Path.cwd().glob("multirun/*/*/*/cell.yaml"))
-    assert [yaml.safe_load(path.read_text())["config"]["agent"]["version"] for path in cells] == ["1.9", "1.10"]
+    assert [yaml.safe_load(path.read_text())["config"]["agent"]["model"] for path in cells] == ["1.9", "1.10"]
 
 
 def test_a_table_takes_a_new_entry_without_plus_signs(ptb):

@@ -51,7 +51,7 @@ def examples(tmp_path: Path) -> Path:
 
 def test_the_example_agent_and_benchmark_run(examples, ptb, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-and-never-used")
-    ran = ptb("--config-dir", examples, "benchmark=sums", "agent=mine", "agent.options={}")
+    ran = ptb("--config-dir", examples, "benchmark=sums", "agent=mine")
     assert ran.code == 0, ran.out + ran.err
     assert "coverage 1/1" in ran.out
 
