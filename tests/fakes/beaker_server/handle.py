@@ -1,0 +1,124 @@
+"""What a test holds of the fake Beaker: it runs in a process of its own, so that the client meets a real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass
+class BeakerServer:
+    """A server that runs; `env` is what makes the client use it."""
+
+    process: subprocess.Popen[str]
+    rpc_address: str
+    url: str
+    folder: Path
+
+    @classmethod
+    def start(cls, folder: Path, *arguments: str) -> BeakerServer:
+        """Start one with its files below `folder`, and wait until it answers."""
+        command = [sys.executable, "-m", "tests.fakes.beaker_server", "--state", str(folder / "beaker"), *arguments]
+        log = (folder / "beaker.log").open("w")
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert process.stdout
+        line = process.stdout.readline().split()
+        if line[:1] != ["ready"]:
+            raise RuntimeError(f"the fake Beaker did not start: {(folder / 'beaker.log').read_text()}")
+        return cls(process, line[1], line[2], folder / "beaker")
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            "BEAKER_CONFIG": str(self.folder / "config.yml"),
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(self.folder / "roots.pem"),
+        }
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+    # --- Orders ---------------------------------------------------------------------------------------
+
+    def fail(self, call: str, **how: Any) -> None:
+        """Have calls fail: the fields of faults.Fault; web.py has the names of calls by HTTP."""
+        self._order("faults", {"rpc": call, **how})
+
+    def mend(self) -> None:
+        """No faults any more, jobs run their own commands and do not wait, logs do not break."""
+        self._order("mend")
+
+    def secret(self, name: str, value: str, workspace: str = "ai2/demo") -> None:
+        self._order("secret", {"name": name, "value": value, "workspace": workspace})
+
+    def run_instead(self, *command: str) -> None:
+        """What jobs that begin from now on run in place of their own commands."""
+        self._order("set", {"command": list(command)})
+
+    def hold(self, reason: str) -> None:
+        """Keep jobs in the queue, with what the scheduler says about it."""
+        self._order("set", {"held": reason})
+
+    def release(self) -> None:
+        self._order("set", {"held": None})
+
+    def break_logs(self, after: int, replay: int = 0) -> None:
+        """End log streams after some new lines; one that is taken up again repeats the last `replay` lines first."""
+        self._order("set", {"break_after": after, "replay": replay})
+
+    def preempt(self, job_id: str) -> None:
+        """SIGTERM, and after --stop-sec SIGKILL; another job follows if the spec allows it."""
+        self._order("preempt", job_id)
+
+    def kill(self, job_id: str) -> None:
+        """The same, without a warning."""
+        self._order("kill", job_id)
+
+    # --- What became of it ----------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return json.loads(self._send("GET", "/fake/state"))
+
+    def experiments(self) -> list[dict[str, Any]]:
+        return self.state()["experiments"]
+
+    def jobs(self, experiment: str | None = None) -> list[dict[str, Any]]:
+        """All jobs (of an experiment), oldest first."""
+        return [one for one in self.state()["jobs"] if experiment in (None, one["experiment"])]
+
+    def datasets(self) -> dict[str, Path]:
+        """The folder of each dataset, by name."""
+        return {one["name"]: Path(one["folder"]) for one in self.state()["datasets"]}
+
+    def weka(self, bucket: str) -> Path:
+        """The folder that jobs find as this bucket."""
+        return self.folder / "weka" / bucket
+
+    def calls(self, name: str) -> int:
+        return self.state()["calls"].get(name, 0)
+
+    def wait_for(self, found: Callable[[list[dict[str, Any]]], Any], timeout_sec: float = 60) -> list[dict[str, Any]]:
+        """Wait until the jobs are so; returns them."""
+        deadline = time.monotonic() + timeout_sec
+        while not found(jobs := self.jobs()):
+            assert time.monotonic() < deadline, f"not within {timeout_sec} s: {jobs}"
+            time.sleep(0.05)
+        return jobs
+
+    def _order(self, name: str, content: Any = None) -> None:
+        self._send("POST", f"/fake/{name}", content)
+
+    def _send(self, method: str, path: str, content: Any = None) -> bytes:
+        data = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(f"{self.url}{path}", data=data, method=method)
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.read()

@@ -1,0 +1,86 @@
+"""The machine that a job finds itself on: this one, in namespaces of its own, written to through an overlay.
+
+It is as awkward as the real thing: no CAP_NET_ADMIN, /proc/sys is read-only, there is no systemd, the job's command is
+process 1. podman has a storage of its own in it, below which the images of this machine can be seen.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_STORAGE = """\
+[storage]
+driver="overlay"
+graphroot="/var/lib/containers/storage"
+runroot="/run/containers/storage"
+[storage.options]
+additionalimagestores=["/var/lib/host-images"]
+"""
+_HOST_IMAGES = Path("/var/lib/containers/storage")
+_NODES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
+_IMAGE_VARIABLES = ("UV_", "PIP_", "SSL_", "PATH")  # what an image for this network would have
+
+
+@dataclass
+class Node:
+    """One job's machine, with its files below `folder`: what the job writes is in upper/, its results in results/."""
+
+    folder: Path
+    binds: list[tuple[Path, str, bool]] = field(default_factory=list)  # folder here, there, read-only
+
+    def start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Begin to run a command as process 1; its stdout and stderr come through one pipe."""
+        for name in ("root", "upper/etc/containers", "work", "containers"):
+            (self.folder / name).mkdir(parents=True)
+        if _HOST_IMAGES.is_dir():
+            (self.folder / "upper/etc/containers/storage.conf").write_text(_STORAGE)
+        begin = f"exec setpriv --bounding-set -net_admin --inh-caps -net_admin {shlex.join(command)}"
+        script = "\n".join(["set -e", *self._mounts(), *self._enter(), begin])
+        image = {name: value for name, value in os.environ.items() if name.startswith(_IMAGE_VARIABLES)}
+        return subprocess.Popen(
+            ["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "bash", "-c", script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"HOME": "/root", "LANG": "C.UTF-8", **image, **env},
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def _mounts(self) -> Iterator[str]:
+        root = shlex.quote(str(self.folder / "root"))
+        layers = f"lowerdir=/,upperdir={self.folder / 'upper'},workdir={self.folder / 'work'}"
+        yield f"mount -t overlay overlay -o {shlex.quote(layers)} {root}"
+        yield f"cd {root}"
+        yield "mount -t proc proc proc; mount --bind proc/sys proc/sys; mount -o remount,bind,ro proc/sys"
+        yield "mount --rbind /sys sys; ! mountpoint -q sys/fs/cgroup/unified || umount sys/fs/cgroup/unified"
+        yield "for one in run dev; do mount -t tmpfs -o mode=755 tmpfs $one; done; mkdir run/lock dev/pts dev/shm"
+        yield f"for one in {' '.join(_NODES)}; do touch dev/$one; mount --bind /dev/$one dev/$one; done"
+        yield "mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts; ln -s pts/ptmx dev/ptmx"
+        yield "mount -t tmpfs tmpfs dev/shm; ln -s /proc/self/fd dev/fd"
+        containers = shlex.quote(str(self.folder / "containers"))
+        yield f"mkdir -p var/lib/containers var/lib/host-images; mount --bind {containers} var/lib/containers"
+        if _HOST_IMAGES.is_dir():
+            yield f"mount --bind -o ro {_HOST_IMAGES} var/lib/host-images"
+        for source, target, read_only in self.binds:
+            here, there = shlex.quote(str(source)), shlex.quote(target.lstrip("/"))
+            yield f"mkdir -p {there}; mount --bind {here} {there}"
+            if read_only:
+                yield f"mount -o remount,bind,ro {there}"
+
+    def _enter(self) -> Iterator[str]:
+        yield "mkdir -p .old; pivot_root . .old; umount -l /.old; cd /"
+
+
+def first_process(unshare: int) -> int | None:
+    """The number, here, of the process that is 1 in the namespace that `unshare` made; None: it is gone."""
+    try:
+        children = Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split()
+    except OSError:
+        return None
+    return int(children[0]) if children else None
