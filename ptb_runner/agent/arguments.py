@@ -58,7 +58,7 @@ def _takes_more(found: type[BaseAgent]) -> bool:
 
 def _unnamed(config: Config, found: type[BaseAgent]) -> list[str]:
     """What the class is given and nowhere names. Of the four CLIs' classes, nothing: they are made, and say it."""
-    from ptb_runner.run import agent_fields
+    from ptb_runner.harbor_job import agent_fields
 
     if config.agent.name in clis.CLASSES:
         return []
