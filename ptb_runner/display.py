@@ -54,7 +54,7 @@ def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
         "keys": ", ".join(f"{name} ({'found' if ok else 'missing'})" for name, ok in plan.keys.items())
         or "none needed",
         "hub cache": hf_cache.describe(config),
-        "cost ceiling": f"{plan.gpu_hours:g} GPU-hours",
+        "cost ceiling": f"{plan.gpu_hours:g} GPU-hours{_server_gpus([plan])}",
         "task": str(plan.cell.task),
     }
     for name, value in rows.items():
@@ -262,6 +262,12 @@ def _judges(config: Config) -> str:
     return ", ".join(f"{name} ({config.judge.model or one.model})" for name, one in config.judge.panel.items())
 
 
+def _server_gpus(plans: list[Plan]) -> str:
+    """The GPUs that model servers take besides those of sandboxes: how long depends on the trials."""
+    most = max(serve.server_gpus(plan.cell.config) for plan in plans)
+    return f", and {most} GPUs of the model server while its cells last" if most else ""
+
+
 def _sweep_plan_lines(plans: list[Plan]) -> Iterator[str]:
     config = plans[0].cell.config
     keys = {name: found for plan in plans for name, found in plan.keys.items()}
@@ -269,7 +275,7 @@ def _sweep_plan_lines(plans: list[Plan]) -> Iterator[str]:
     price = f", ${hours * config.backend.usd_per_gpu_hour:.2f}" if config.backend.usd_per_gpu_hour else ""
     yield f"{sum(plan.n_trials for plan in plans)} trials, launcher {config.launcher.kind}"
     yield f"keys: {', '.join(f'{name} (found)' if ok else f'{name} (missing)' for name, ok in keys.items()) or 'none'}"
-    yield f"cost ceiling: {hours:g} GPU-hours{price}, and what the LLMs of agents and judges cost"
+    yield f"cost ceiling: {hours:g} GPU-hours{price}{_server_gpus(plans)}, and what the LLMs of agents and judges cost"
     if judges := _judges(config):
         yield f"judges: {judges}"
     for served in dict.fromkeys(serve.describe(plan.cell.config) for plan in plans if serve.settings(plan.cell.config)):

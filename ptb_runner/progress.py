@@ -23,6 +23,7 @@ class Progress:
     gpu_hours: float = 0.0
     usd: float = 0.0
     trial_sec: float = 0.0
+    server_gpu_hours: Callable[[], float] = lambda: 0.0  # until now, of the model server
     last_error: str | None = None
     notify: Callable[[str], None] = lambda line: None
 
@@ -57,6 +58,7 @@ class Progress:
             "running": {name: phase for name, (phase, _) in self.running.items()},
             "by_outcome": counts,
         }
+        served = self.server_gpu_hours()
         outcome = Outcome.cancelled if state == "cancelled" else worst(list(self.finished.values()))
         write_status(
             cell,
@@ -65,8 +67,8 @@ class Progress:
             attempts,
             since={name: since for name, (_, since) in self.running.items()},
             spent={
-                "gpu_hours": round(self.gpu_hours, 6),
-                "usd": round(self.usd, 6),
+                "gpu_hours": round(self.gpu_hours + served, 6),
+                "usd": round(self.usd + served * cell.config.backend.usd_per_gpu_hour, 6),
                 "trial_sec": round(self.trial_sec, 3),
             },
             error=self.last_error,

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ptb_runner import cell as cells
-from ptb_runner import provenance, trial_folders
+from ptb_runner import provenance, servers, trial_folders
 from ptb_runner.cell import Cell, read_json, write_json
 from ptb_runner.explain import UsageError
 from ptb_runner.outcome import score, worst
@@ -31,6 +31,7 @@ def write_result(cell: Cell, names: list[str], started_at: str) -> dict[str, Any
         "max_error_rate": config.report.max_error_rate,
         "trials": trials,
         "score": score(trials, len(names), config.benchmark, config.model.id),
+        "server_gpu_hours": servers.gpu_hours(cell),
         "started_at": before.get("started_at", started_at),
         "finished_at": cells.now(),
         "provenance": provenance.provenance(cell, trials),
@@ -55,7 +56,8 @@ def rescore(cell: Cell) -> dict[str, Any]:
     write_json(path, result)
     outcomes = [trial["outcome"] for trial in trials]
     last = next((trial for trial in reversed(trials) if trial["error"]), None)
-    usd = sum(spent(trial, cell.config)[1] for trial in trials)
+    served = (servers.gpu_hours(cell) or 0.0) * cell.config.backend.usd_per_gpu_hour
+    usd = sum(spent(trial, cell.config)[1] for trial in trials) + served
     state |= {"outcome": worst(outcomes), "error": f"{last['name']}{because(last)}" if last else None}
     state["attempts"] |= {"by_outcome": dict(Counter(outcomes))}
     state["spent"] |= {"usd": round(usd, 6)}

@@ -90,7 +90,7 @@ async def run_trials(
     names = [config.trial_name for config in plan.trial_configs]
     trial_folders.end_regrades(cell)
     trial_folders.set_aside_unfinished(cell, secrets)
-    progress = Progress(expected=len(names))
+    progress = Progress(len(names), server_gpu_hours=functools.partial(servers.gpu_hours, cell))
     for name in names:
         if record := trial_folders.finished(cell, name):
             progress.ran.add(name)
@@ -103,7 +103,10 @@ async def run_trials(
     )
     with show(progress) if show else contextlib.nullcontext():
         if serve.settings(cell.config) and any(config.trial_name not in progress.ran for config in missing):
-            await _run_served(cell, missing, progress, interrupts, servers, run)
+            try:
+                await _run_served(cell, missing, progress, interrupts, servers, run)
+            finally:
+                servers.leave(cell)
         else:
             await run(missing)
     if interrupts.seen:

@@ -117,6 +117,11 @@ def address(config: Config) -> str:
     return HERE
 
 
+def server_gpus(config: Config) -> int:
+    """GPUs that a server started here takes, as it is told to; none where somebody else's is asked."""
+    return config.serve.tp * config.serve.dp if isinstance(config.serve, VllmServeConfig) else 0
+
+
 def describe(config: Config) -> str:
     """How the model is served, in words: the command line, and variables by name only."""
     serve = settings(config)
@@ -198,7 +203,7 @@ def machine_problems(config: Config, here: bool = False) -> list[str]:
     serve = config.serve
     if not isinstance(serve, VllmServeConfig) or (config.launcher.kind in _ELSEWHERE and not here):
         return []
-    return [*_program_problems(serve), *_port_problems(serve), *_gpu_problems(serve)]
+    return [*_program_problems(serve), *_port_problems(serve), *_gpu_problems(config, serve)]
 
 
 def _program_problems(serve: VllmServeConfig) -> Iterator[str]:
@@ -215,9 +220,9 @@ def _port_problems(serve: VllmServeConfig) -> Iterator[str]:
         yield f"serve.port={serve.port}: is taken on this machine\n  leave it out, and a free one is taken"
 
 
-def _gpu_problems(serve: VllmServeConfig) -> Iterator[str]:
+def _gpu_problems(config: Config, serve: VllmServeConfig) -> Iterator[str]:
     """Another command may do without GPUs, or bring its own."""
-    found, needed = gpus(), serve.tp * serve.dp
+    found, needed = gpus(), server_gpus(config)
     if not serve.command and found is not None and found < needed:
         yield (
             f"serve.tp={serve.tp} serve.dp={serve.dp}: takes {needed} GPUs, this machine has {found}\n"

@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ptb_runner import redact, serve
-from ptb_runner.cell import Cell, write_json
+from ptb_runner.cell import Cell, read_json, write_json
 from ptb_runner.config import Config, VllmServeConfig
+from ptb_runner.meter import Meter
 from ptb_runner.server import Server, ServerError
 
 
@@ -24,6 +26,7 @@ from ptb_runner.server import Server, ServerError
 class _Shared:
     """A server over all its starts."""
 
+    meter: Meter
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     server: Server | None = None
     starts: int = 0
@@ -38,6 +41,17 @@ def key(config: Config) -> str | None:
     needs = [dataclasses.asdict(config.serve), config.model.hub_id or config.model.id, config.model.revision]
     needs.append(serve.address(config))  # which decides where it listens
     return hashlib.sha256(json.dumps(needs, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def log_of(folder: Path) -> Path | None:
+    """The log of the server that was started for the cell in a folder; None: none was."""
+    log = (read_json(folder / "serve.json") or {}).get("log")
+    return folder / log if log else None
+
+
+def gpu_hours(cell: Cell) -> float | None:
+    """What a cell has had of its servers' GPU-hours, as far as was noted; None: of no server of ours."""
+    return (read_json(cell.folder / "serve.json") or {}).get("gpu_hours")
 
 
 class Servers:
@@ -55,21 +69,39 @@ class Servers:
 
     async def running(self, cell: Cell, notify: Callable[[str], None]) -> Server:
         """The cell's server, ready; started anew if it died. Raises ServerError when it cannot be had."""
-        name = key(cell.config)
-        shared = self._shared.setdefault(name, _Shared())
+        shared = self._shared.setdefault(key(cell.config), _Shared(Meter(serve.server_gpus(cell.config))))
+        shared.meter.joins(cell.folder, gpu_hours(cell) or 0.0)
+        self._note(cell, {})
         async with shared.starting:
             if shared.server is None or shared.server.gone.is_set():
                 if not shared.has_turn and isinstance(cell.config.serve, VllmServeConfig):
                     await self._turn.acquire()
                     shared.has_turn = True
                 shared.server = await self._started(cell, shared, notify)
-        self._note(cell, shared.server, shared.starts)
+        self._note(cell, shared.server.about() | {"starts": shared.starts})
         return shared.server
 
-    def _note(self, cell: Cell, server: Server, starts: int) -> None:
-        """Leave in the cell what really ran, for its result's provenance."""
-        log = os.path.relpath(self._log(cell.config), cell.folder)
-        write_json(cell.folder / "serve.json", server.about() | {"starts": starts, "log": log})
+    def gpu_hours(self, cell: Cell) -> float:
+        """The cell's share of its server's GPU-hours until now, which is noted in the cell, too."""
+        if (shared := self._shared.get(key(cell.config))) is None or not shared.meter.gpus:
+            return 0.0
+        hours = round(shared.meter.of(cell.folder), 6)
+        self._note(cell, {"gpu_hours": hours})
+        return hours
+
+    def leave(self, cell: Cell) -> None:
+        """The cell's trials are over: from now on the server's time is that of the others."""
+        if shared := self._shared.get(key(cell.config)):
+            shared.meter.leaves(cell.folder)
+            self.gpu_hours(cell)
+
+    def _note(self, cell: Cell, more: dict[str, Any]) -> None:
+        """Leave in the cell what really ran and for how long, for its result."""
+        path, config = cell.folder / "serve.json", cell.config
+        known = read_json(path) or {"kind": config.serve.kind, "served_name": serve.served_name(config)}
+        if isinstance(config.serve, VllmServeConfig):
+            known |= {"log": os.path.relpath(self._log(config), cell.folder)}
+        write_json(path, known | more)
 
     def _log(self, config: Config) -> Path:
         return self._logs / ("serve.log" if len(self._left) == 1 else f"serve-{key(config)}.log")
@@ -81,6 +113,7 @@ class Servers:
         if shared.server is not None:
             shared.reason = shared.server.reason
             await shared.server.end()
+            shared.meter.ends()
         while shared.starts < tries:
             if shared.reason:
                 notify(f"serve: {shared.reason}\nserve: starting it again ({shared.starts} of {tries - 1})")
@@ -88,9 +121,13 @@ class Servers:
             begun = time.monotonic()
             server = Server(config, self._log(config), redactor)
             notify(f"serve: waiting for {serve.served_name(config)}: {serve.describe(config).splitlines()[0]}")
+            shared.meter.starts()
             try:
                 await server.start()
-            except ServerError as error:
+            except BaseException as error:
+                shared.meter.ends()
+                if not isinstance(error, ServerError):
+                    raise
                 shared.reason = str(error)
                 continue
             notify(f"serve: ready after {time.monotonic() - begun:.0f} s")

@@ -520,16 +520,31 @@ def _status_lines(state: dict[str, Any]) -> list[str]:
 
 
 def logs(arguments: list[str]) -> int:
-    """Print a cell's runner.log, or with CELL/TRIAL what that trial's agent and verifier printed; -f follows."""
+    """Print a cell's runner.log, or with CELL/TRIAL what that trial's agent and verifier printed; -f follows.
+
+    With --serve what the server of its model printed.
+    """
+    from ptb_runner import servers
+
     parser = _parser("logs")
     parser.add_argument(
         "which", nargs="?", default="", metavar="CELL[/TRIAL]", help="number of the cell, name of a trial"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the cell is over")
+    parser.add_argument("--serve", action="store_true", help="the log of the server that was started for its model")
     chosen = parser.parse_args(arguments)
     cell, trial = _which(chosen.folder, chosen.which, "logs")
     elsewhere = launch.bring(cell)
-    if trial:
+    served = servers.log_of(cell)
+    if chosen.serve:
+        if trial or served is None:
+            raise UsageError(
+                "ptb logs --serve: a trial has no server of its own\n  leave the trial out"
+                if trial
+                else f"{cell}: no model server was started for it\n  serve=vllm starts one"
+            )
+        paths = [served]
+    elif trial:
         folder = cell / "job" / trial
         if not folder.is_dir():
             names = ", ".join(sorted(path.name for path in (cell / "job").glob("*__*"))) or "none yet"
@@ -537,6 +552,9 @@ def logs(arguments: list[str]) -> int:
         paths = [folder / "trial.log", *sorted(folder.glob("agent/*.txt")), folder / "verifier" / "test-stdout.txt"]
     else:
         paths = [cell / "runner.log"]
+        if served:
+            again = ["ptb", "logs", str(shown(chosen.folder)), *([chosen.which] if chosen.which else []), "--serve"]
+            console(stderr=True).print(f"its model server's log: {shlex.join(again)}", markup=False)
     _print_files(paths, cell if chosen.follow else None, elsewhere)
     return 0
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,14 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from ptb_runner import check, harbor_job, serve
-from ptb_runner.cell import identity_of
+from ptb_runner.cell import identity_of, read_cell
 from ptb_runner.config import register, typed, without_secrets
+from ptb_runner.meter import Meter
 from ptb_runner.paths import CONF
 from ptb_runner.redact import Redactor
+from ptb_runner.result import rescore
+from ptb_runner.results import overview
+from ptb_runner.results.rows import read_rows
 from ptb_runner.server import Server
 from tests.fakes import model_server
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, in_phase, is_alive, make_task, only_cell, start
@@ -293,3 +299,83 @@ def test_one_that_runs_elsewhere_and_stops_leaves_infra_errors(ptb, task, fake, 
     assert (trial["outcome"], trial["reward"]) == ("infra_error", None)
     assert "did not answer" in trial["error"]["message"]
     assert "its-key" not in (only_cell().folder / "cell.yaml").read_text()
+
+
+# --- What a server's GPUs cost, and its log -----------------------------------------------------------
+
+
+def test_the_hours_of_a_shared_server_are_divided_and_none_counts_twice():
+    now = [0.0]
+    meter = Meter(gpus=8, clock=lambda: now[0])
+
+    def pass_hours(hours: float) -> None:
+        now[0] += hours * 3600
+
+    meter.joins("a", 5.0)  # had by an earlier run
+    pass_hours(1)  # it waits: no server yet
+    meter.starts()
+    pass_hours(1)
+    meter.joins("b", 0.0)
+    meter.joins("b", 0.0)
+    pass_hours(2)
+    meter.leaves("a")
+    pass_hours(1)
+    meter.ends()
+    pass_hours(10)  # dead
+    meter.starts()
+    meter.leaves("b")
+    pass_hours(0.5)  # nobody's: the next one's
+    meter.joins("c", 0.0)
+    pass_hours(1)
+    assert {name: meter.of(name) for name in "abc"} == pytest.approx({"a": 5 + 8 + 8, "b": 8 + 8, "c": 4 + 8})
+
+
+def test_a_servers_hours_and_log_are_found_where_they_are_looked_for(ptb, fake, task, monkeypatch):
+    begun = time.monotonic()
+    sweep = ("-m", "benchmark=task", task, *MODEL, *VLLM, "serve.tp=4", *agent("Asks"), "seed=1,2", "launcher=inline")
+    ran = ptb(*sweep, "backend.usd_per_gpu_hour=100", "hydra.sweep.dir=all")
+    most = (time.monotonic() - begun) / 3600 * 4
+    assert ran.code == 0, ran.out + ran.err
+    lines = list(csv.DictReader(Path("all/results.csv").read_text().splitlines()))
+    hours = [float(line["server_gpu_hours"]) for line in lines]
+    assert min(hours) > 0
+    assert sum(hours) < most
+    results = [json.loads(Path(f"all/{number}/result.json").read_text()) for number in (0, 1)]
+    assert [result["server_gpu_hours"] for result in results] == hours
+    assert json.loads(Path("all/metrics.json").read_text())["server_gpu_hours"] == pytest.approx(sum(hours))
+    spent = json.loads(Path("all/0/status.json").read_text())["spent"]
+    assert (spent["gpu_hours"], spent["usd"]) == pytest.approx((hours[0], 100 * hours[0]), abs=1e-5)
+    (row,) = overview.spending(read_rows(Path("all")))
+    assert row["server_gpu_hours"] == pytest.approx(sum(hours))
+
+    told = ptb("logs", "all", "1", "--serve")
+    assert told.code == 0
+    assert "loading org/tiny" in told.out
+    plain = ptb("logs", "all", "1")
+    assert "loading org/tiny" not in plain.out
+    assert plain.err == "its model server's log: ptb logs all 1 --serve\n"
+    refused = ptb("logs", "all", "1/mine__001", "--serve")
+    assert (refused.code, "a trial has no server of its own" in refused.err) == (2, True)
+
+
+def test_hours_of_an_earlier_run_count_and_rescoring_keeps_them(ptb, fake, task):
+    fake(die_at=2)
+    chosen = ("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "hydra.run.dir=one", "backend.usd_per_gpu_hour=9")
+    assert ptb(*chosen, "serve.max_restarts=0").code == 1
+    before = json.loads(Path("one/result.json").read_text())["server_gpu_hours"]
+    assert before > 0
+    fake()
+    assert ptb("resume", "one", "--retry", "infra_error").code == 0
+    after = json.loads(Path("one/result.json").read_text())["server_gpu_hours"]
+    assert after > before
+    status = json.loads(Path("one/status.json").read_text())
+    rescore(read_cell(Path("one").resolve()))
+    assert json.loads(Path("one/status.json").read_text())["spent"] == pytest.approx(status["spent"], abs=2e-6)
+    assert json.loads(Path("one/result.json").read_text())["server_gpu_hours"] == after
+
+
+def test_a_cell_without_a_server_has_no_hours_and_no_log(ptb):
+    assert ptb("benchmark=hello", "agent=oracle", "hydra.run.dir=one").code == 0
+    assert json.loads(Path("one/result.json").read_text())["server_gpu_hours"] is None
+    told = ptb("logs", "one", "--serve")
+    assert (told.code, "no model server was started for it" in told.err) == (2, True)

@@ -149,11 +149,13 @@ def csv_text(lines: list[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-_SUMS = ("cost_usd", "gpu_hours", *(f"{kind}_tokens" for kind in TOKENS))
+_SUMS = ("cost_usd", "gpu_hours", "server_gpu_hours", *(f"{kind}_tokens" for kind in TOKENS))
 
 
 def cell_line(row: Row) -> dict[str, Any]:
     """A cell in results.csv: durations are means over its trials (seconds); tokens, dollars, GPU-hours are sums.
+
+    `gpu_hours` are those of sandboxes, `server_gpu_hours` the cell's share of its model server's.
 
     Trials that do not report a figure are not in it; it is null when none does.
     """
@@ -175,6 +177,7 @@ def cell_line(row: Row) -> dict[str, Any]:
         **{f"{kind}_tokens": _sum(trial["tokens"][kind] for trial in trials) for kind in TOKENS},
         "cost_usd": _sum(trial["cost_usd"] for trial in trials),
         "gpu_hours": _gpu_hours(row),
+        "server_gpu_hours": row.server_gpu_hours,
         "started_at": row.result.get("started_at"),
         "finished_at": row.result.get("finished_at"),
         "error": _error(row),

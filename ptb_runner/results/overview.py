@@ -238,6 +238,7 @@ def spending(rows: list[Row]) -> list[dict[str, Any]]:
                 "hours": hours,
                 "total_hours": total(hours.values()),
                 "gpu_hours": total(_gpu_hours(row) for row in own),
+                "server_gpu_hours": total(row.server_gpu_hours for row in own),
                 "tokens": {kind: total(trial["tokens"][kind] for trial in trials) for kind in TOKENS},
                 "cost_usd": cost,
                 "judges_usd": total(trial.get("judge_cost_usd") for trial in trials),

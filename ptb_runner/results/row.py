@@ -55,6 +55,11 @@ class Row:
         return self.result["score"]
 
     @property
+    def server_gpu_hours(self) -> float | None:
+        """The cell's share of the GPU-hours of the server of its model; None: there was none of ours."""
+        return self.result.get("server_gpu_hours")
+
+    @property
     def outcome(self) -> str | None:
         """The worst outcome of its trials; an interrupted cell is `cancelled`; None before the first trial."""
         return str(Outcome.cancelled) if self.state == "cancelled" else worst([one["outcome"] for one in self.trials])
@@ -148,6 +153,7 @@ class ResultForm(TypedDict):
     score: ScoreForm
     started_at: str | None
     finished_at: str | None
+    server_gpu_hours: NotRequired[Number | None]
     provenance: ProvenanceForm
 
 

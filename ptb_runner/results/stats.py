@@ -62,6 +62,7 @@ def statistics_of(row: Row) -> dict[str, Any]:
         "std_population": statistics.pstdev(means) if means else None,
         "run_scores": runs,
         "pass_at_k": _pass_at_k(rewards, result.get("pass_reward", 1.0)) if not refused else {},
+        "server_gpu_hours": row.server_gpu_hours,
         "n_tasks": len(result["tasks"]),
         "n_tasks_scored": sum(bool(attempts) for attempts in rewards.values()),
         "per_task": {task: _task(row, task, rewards[task]) for task in result["tasks"]},
@@ -172,6 +173,8 @@ def _section(one: dict[str, Any]) -> str:
     if one["std_sample"] is not None:
         lines.append(f"std over runs: {one['std_sample']:.4f} (sample), {one['std_population']:.4f} (population)")
     lines += [f"pass@{k}: {value:.4f}" for k, value in one["pass_at_k"].items()]
+    if one["server_gpu_hours"] is not None:
+        lines.append(f"GPU-hours of the model server: {one['server_gpu_hours']:.4g}")
     width = max(map(len, one["per_task"]), default=0)
     lines += ["", f"{'task':<{width}}  mean    rewards"]
     for task, found in one["per_task"].items():

@@ -115,6 +115,7 @@ def test_a_line_a_cell_with_all_its_figures(tmp_path):
         "output_tokens": "30",
         "cost_usd": "0.75",
         "gpu_hours": repr(2 * 180 / 3600),
+        "server_gpu_hours": "",
         "started_at": "2026-01-02T03:03:59.000+00:00",
         "finished_at": "2026-01-02T03:05:02.000+00:00",
         "error": "EnvironmentStartTimeoutError: no room",
