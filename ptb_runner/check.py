@@ -375,6 +375,8 @@ def _post_train(cell: Config) -> Iterator[str]:
             yield f"benchmark.{name}: needs a value, since benchmark {benchmark.id} is of kind post_train"
     if benchmark.path:
         yield "benchmark.path: only for kind harbor; a post_train benchmark is rendered from benchmark.layers"
+    if benchmark.reward:
+        yield "benchmark.reward: only for kind harbor; a post_train benchmark's verifier leaves one reward"
     each = benchmark.evaluation.try_timeout_hours
     if benchmark.verifier_hours is not None and each > benchmark.verifier_hours:
         yield (

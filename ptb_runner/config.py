@@ -234,6 +234,9 @@ class BenchmarkConfig:
         MissingScore.nothing,
         "What a trial without a usable model counts as: base_model (its zero-shot score) or nothing.",
     )
+    reward: str | None = option(
+        None, "The reward that counts, where a verifier leaves several; null: the one called reward, or the only one."
+    )
     pass_reward: float = option(1.0, "Reward from which a trial counts as passed.", result=False)
     env_vars: list[str] = option(
         [], "Names of host variables that evaluate.py needs in both sandboxes, such as a grader's key."

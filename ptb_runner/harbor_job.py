@@ -12,10 +12,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner import backend, keys, serve
+from ptb_runner import backend, keys, reward, serve
 from ptb_runner.agent import clis
 from ptb_runner.budget import agent_hours, verifier_hours
-from ptb_runner.cell import Cell, read_json
+from ptb_runner.cell import Cell, read_json, write_json
 from ptb_runner.config import Config, Kind
 from ptb_runner.redact import Redactor
 
@@ -202,6 +202,8 @@ def write_job(cell: Cell, plan: JobPlan, secrets: Redactor) -> None:
     job = plan.aggregate(results, n_total_trials=len(plan.trial_configs))
     if len(results) < len(plan.trial_configs):
         job.finished_at = None
+    if cell.config.benchmark.reward and reward.chosen(cell.job) is None:
+        write_json(cell.job / reward.FILE, {"reward": cell.config.benchmark.reward})
     (cell.job / "config.json").write_text(secrets.text(plan.config.model_dump_json(indent=4)))
     (cell.job / "lock.json").write_text(secrets.text(plan.job_lock.model_dump_json(indent=4, exclude_none=True)))
     (cell.job / "result.json").write_text(job.model_dump_json(indent=4, exclude={"trial_results"}))

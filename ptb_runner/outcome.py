@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_runner import clierrors
+from ptb_runner import reward as rewards
 from ptb_runner.cell import read_json
 from ptb_runner.config import BenchmarkConfig, MissingScore
 from ptb_runner.judge import judgements
@@ -58,6 +59,7 @@ _VERIFIER_FAILED = frozenset(
 ROUNDS_FILE = "rounds.json"  # in a trial's folder: the rounds of an agent that may be prompted again
 LEFT_PROCESSES = "left_processes.json"  # in a trial's folder: command lines of what the agent had left running
 
+_CHOSEN = "ptb_reward"  # in a trial's result, while it is read
 _SHOWN_BYTES, _SHOWN_LINE = 4096, 300  # of what a verifier printed, at most
 
 
@@ -75,6 +77,7 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     if raised := result.get("exception_info"):
         in_setup = bool(result.get("agent_setup")) and not result.get("agent_execution")
         result |= {"exception_info": clierrors.explained(raised, trial_dir, in_setup=in_setup)}
+    result |= {_CHOSEN: rewards.chosen(trial_dir.parent)}
     verdict = _verdict(trial_dir / "verifier" / "verdict.json")
     outcome, reason, flags = classify(result, verdict)
     flags += [*_left_processes(trial_dir), *_rounds(trial_dir)]
@@ -82,8 +85,8 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
     error = _error_of(result, outcome, reason)
     if error and error["type"] == "RewardFileNotFoundError":  # Harbor's words for it are two long paths
         error["message"] = f"the verifier left neither reward.txt nor reward.json{_last_words(trial_dir)}"
-    metrics = verdict.get("metrics") or (_rewards(result) if outcome in SCORED else None)
-    return _record(trial_dir, attempt, result, outcome, reward, error, flags, _finite(metrics))
+    metrics = verdict.get("metrics") or (_rewards(result) if outcome in (*SCORED, Outcome.eval_failed) else None)
+    return _record(trial_dir, attempt, result, outcome, reward, error, flags, _finite(metrics or None))
 
 
 def _judged(record: dict[str, Any], trial_dir: Path) -> dict[str, Any]:
@@ -175,16 +178,16 @@ def _verified(result: dict[str, Any]) -> bool:
 
 
 def _why_no_reward(result: dict[str, Any]) -> str:
-    rewards = _rewards(result)
+    left = _rewards(result)
     if not _verified(result):
         return "the verifier did not run"
-    if not rewards:
+    if not left:
         return "the verifier left no reward"
-    name = "reward" if "reward" in rewards else next(iter(rewards))
-    if name == "reward" or len(rewards) == 1:
-        return f"{name} is no finite number: {rewards[name]!r}"
-    names = [*map(str, list(rewards)[:5]), *(["..."] if len(rewards) > 5 else [])]
-    return f"{len(rewards)} rewards ({', '.join(names)}), none called reward"
+    if name := _counts(result):
+        return f"{name} is no finite number: {left[name]!r}"
+    names = [*map(str, list(left)[:5]), *(["..."] if len(left) > 5 else [])]
+    called = f"{len(left)} rewards ({', '.join(names)}), none called {result.get(_CHOSEN) or rewards.USUAL}"
+    return f"{called}; ptb collect DIR --reward NAME says which counts"
 
 
 def _after_verification(result: dict[str, Any]) -> bool:
@@ -212,10 +215,17 @@ def _rewards(result: dict[str, Any]) -> dict[str, Any]:
     return (result.get("verifier_result") or {}).get("rewards") or {}
 
 
+def _counts(result: dict[str, Any]) -> str | None:
+    """Which of the verifier's rewards counts: the chosen one, else `reward`, or the only one there is."""
+    left = _rewards(result)
+    name = result.get(_CHOSEN) or rewards.USUAL
+    return name if name in left else next(iter(left)) if len(left) == 1 else None
+
+
 def _reward(result: dict[str, Any]) -> float | None:
-    """The verifier's number: `reward`, or the only value there is; None unless finite."""
-    rewards = _rewards(result)
-    value = rewards.get("reward", next(iter(rewards.values())) if len(rewards) == 1 else None)
+    """The verifier's number; None unless finite."""
+    name = _counts(result)
+    value = _rewards(result)[name] if name else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

@@ -157,7 +157,11 @@ def collect(arguments: list[str]) -> int:
     """Read the cells of a sweep and write results.jsonl, results.csv, leaderboard.md and metrics.json beside them."""
     from ptb_runner.results.collect import collect as collect_results
 
-    chosen = _parser("collect").parse_args(arguments)
+    parser = _parser("collect")
+    parser.add_argument("--reward", metavar="NAME", help="the reward that counts, where verifiers leave several")
+    chosen = parser.parse_args(arguments)
+    if chosen.reward:
+        _choose_reward(chosen.folder.resolve(), chosen.reward)
     if (chosen.folder / "sweep.yaml").exists():
         launch.refresh(chosen.folder, read_sweep(chosen.folder)["launcher"])
     collected = collect_results(chosen.folder)
@@ -169,6 +173,21 @@ def collect(arguments: list[str]) -> int:
         out.print(f"wrote {shown(path)}", markup=False)
     out.print(f"next: ptb report {shown(chosen.folder)}", markup=False)
     return 0 if collected.complete else 1
+
+
+def _choose_reward(folder: Path, name: str) -> None:
+    """Have a reward count in cells, or in Harbor jobs that ptb_runner did not make."""
+    from ptb_runner import reward
+    from ptb_runner.result import rescore
+    from ptb_runner.results import harbor_jobs
+
+    if not any((folder / name).exists() for name in ("sweep.yaml", "cell.yaml")):
+        reward.choose(harbor_jobs.found(folder), name)
+        return
+    found = {cell.job: cell for cell in _cells_of(folder)}
+    for job in reward.choose(list(found), name):
+        with cells.locked(found[job].folder):
+            rescore(found[job])
 
 
 def report(arguments: list[str]) -> int:

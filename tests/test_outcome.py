@@ -215,8 +215,11 @@ def test_a_verifier_that_did_not_run_left_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("rewards", "said"),
     [
-        ({"a": 0.5, "b": 0.5}, "2 rewards (a, b), none called reward"),
-        (dict.fromkeys("abcdefg", 1), "7 rewards (a, b, c, d, e, ...), none called reward"),
+        ({"a": 0.5, "b": 0.5}, "2 rewards (a, b), none called reward; ptb collect DIR --reward NAME says which counts"),
+        (
+            dict.fromkeys("abcdefg", 1),
+            "7 rewards (a, b, c, d, e, ...), none called reward; ptb collect DIR --reward NAME says which counts",
+        ),
         ({"reward": "1", "b": 1}, "reward is no finite number: '1'"),
         ({}, "the verifier left no reward"),
     ],

@@ -497,6 +497,22 @@ def test_a_verifier_that_gives_no_reward_is_no_zero(ptb):
     assert "RewardFileNotFoundError" in ran.out
 
 
+def test_of_several_rewards_the_one_that_is_named_counts(ptb):
+    make_task(Path("mine").absolute(), """echo '{"style": 0.25, "tests": 0.75}' > /logs/verifier/reward.json""")
+    mine = ("benchmark=task", "benchmark.path=mine", *agent("Honest"))
+    assert ptb(*mine, "benchmark.reward=style", "hydra.run.dir=named").code == 0
+    assert Cell(Path("named")).result["score"]["raw"] == 0.25
+
+    assert ptb(*mine, "hydra.run.dir=open").code == 1
+    cell = Cell(Path("open"))
+    assert "2 rewards (style, tests), none called reward" in cell.trial()["error"]["message"]
+    times = cell.mtimes()
+    assert ptb("collect", "open", "--reward", "tests").code == 0
+    assert (cell.result["score"]["raw"], cell.status["outcome"], cell.mtimes()) == (0.75, "scored", times)
+    assert ptb("resume", "open").code == 0  # and so it stays
+    assert cell.result["score"]["raw"] == 0.75
+
+
 @pytest.mark.parametrize(
     "leaves",
     [

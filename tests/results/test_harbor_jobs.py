@@ -144,3 +144,20 @@ def test_a_harbor_job_has_a_report(jobs: Path) -> None:
 
 def _numbered(jobs: Path) -> list[tuple[int, Path]]:
     return [(number, path) for number, agent in enumerate(("oracle", "nop")) for path in _trials(jobs, agent)]
+
+
+def test_of_several_rewards_the_user_says_which_counts(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in jobs.glob("plain/*/result.json"):
+        _change(path, verifier_result={"rewards": {"style": 0.25, "tests": 0.75}})
+    assert main(["collect", str(jobs)]) == 1  # Harbor has a mean for each, and none of both
+    lines = [json.loads(line) for line in (jobs / "results.jsonl").read_text().splitlines()]
+    assert {line["outcome"] for line in lines} == {"eval_failed"}
+    assert {str(line["metrics"]) for line in lines} == {"{'style': 0.25, 'tests': 0.75}"}
+    assert "--reward NAME" in lines[0]["error"]["message"]
+
+    assert main(["collect", str(jobs), "--reward", "test"]) == 2
+    assert "there are: style, tests" in capsys.readouterr().err
+    assert main(["collect", str(jobs), "--reward", "tests"]) == 0
+    assert [row.score["final"] for row in read_rows(jobs)] == [0.75, 0.75]  # for every later reader, too
+    assert main(["collect", str(jobs), "--reward", "style"]) == 0
+    assert [row.score["final"] for row in read_rows(jobs / "plain")] == [0.25, 0.25]
