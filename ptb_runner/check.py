@@ -235,6 +235,11 @@ def _agent(cell: Config) -> Iterator[str]:
             f"agent.auth=subscription: agent={agent.id} has no login of a subscription that can be used\n"
             f"  leave it out, or choose one of: {', '.join(keys.SUBSCRIPTIONS)}"
         )
+    if agent.name == "terminus-2" and serve.agent_model(cell) is None:
+        yield (
+            "agent.model: agent=terminus-2 asks an LLM, and none is named\n"
+            "  type agent.model=PROVIDER/NAME, model=api model.id=PROVIDER/NAME, or model=hf serve=vllm"
+        )
     yield from _endpoint(agent) if agent.base_url is not None else ()
     if agent.name == "opencode" and "/" not in (serve.agent_model(cell) or "/"):
         yield (

@@ -254,6 +254,7 @@ class ModelConfig:
         None, "Id on the model hub, as org/name, or (for serve=vllm) a folder; null for a model that the task brings."
     )
     revision: str | None = option(None, "Revision on the model hub.")
+    hosted: bool = option(False, "Whether a provider hosts it: the agent asks it there, by model.id.")
     layers: list[str] = option([], "Folders of templates/ that bring the model's files into the task.")
     env_vars: list[str] = option([], "Names of host variables that fetching the model needs, such as HF_TOKEN.")
     identity: dict[str, Any] = option({}, "Fields of config.json that final_model must share; null: not checked.")

@@ -35,6 +35,7 @@ def quiet_harbor() -> None:
     logging.getLogger("harbor").setLevel(logging.INFO)
     for chatty in ("httpx", "httpx2"):  # a line for each request of a judge
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("LiteLLM").setLevel(logging.ERROR)  # several lines for each request of Terminus 2
 
 
 def planned(cell: Cell) -> JobPlan:

@@ -63,9 +63,9 @@ def served_name(config: Config) -> str:
 
 
 def agent_model(config: Config) -> str | None:
-    """The agent's LLM as provider/name: the one it names itself, or the one that is served."""
+    """The agent's LLM as provider/name: the one it names itself, or the one under test: a hosted or a served one."""
     if settings(config) is None:
-        return config.agent.model
+        return config.model.id if config.model.hosted else config.agent.model
     name = served_name(config)
     # Harbor takes no further slash behind hosted_vllm/.
     return f"{_PROVIDERS.get(config.agent.name or '', 'hosted_vllm' if _PLAIN.fullmatch(name) else 'openai')}/{name}"
@@ -144,6 +144,7 @@ def key_of(serve: ExternalServeConfig) -> str:
 def problems(config: Config) -> Iterator[str]:
     """Faults of the configuration."""
     serve = settings(config)
+    yield from _hosted_problems(config) if config.model.hosted else ()
     if serve is None:
         return
     kind, agent = serve.kind, config.agent
@@ -164,6 +165,28 @@ def problems(config: Config) -> Iterator[str]:
         yield from _vllm_problems(config, serve)
     elif isinstance(serve, ExternalServeConfig) and not re.match(r"https?://[^/\s]+", serve.base_url):
         yield f"serve.base_url={serve.base_url}: no http(s) URL\n  for example http://node7:8000/v1"
+
+
+def _hosted_problems(config: Config) -> Iterator[str]:
+    model, agent = config.model.id, config.agent
+    if config.benchmark.kind is not Kind.harbor:
+        yield f"model.id={model}: is hosted, and benchmark {config.benchmark.id} post-trains its model\n  take another"
+    if config.serve.kind != "none":
+        yield f"serve={config.serve.kind}: model.id={model} is hosted by its provider\n  type serve=none, or model=hf"
+    if agent.model not in (None, model):
+        yield (
+            f"agent.model={agent.model}: the agent would not ask the model under test, {model}\n"
+            "  type agent.model=null, or model=none"
+        )
+    if agent.name in ("oracle", "nop"):
+        yield f"model.id={model}: agent={agent.id} asks no LLM\n  choose another agent, or model=none"
+    elif "/" not in model:
+        yield f"model.id={model}: its provider is missing\n  for example model.id=openai/{model}"
+    elif not (agent.env_vars or agent.base_url or agent.auth is Auth.subscription):
+        yield (
+            f"agent.env_vars: needs the name of a variable, the key with which {model} is asked\n"
+            "  for example agent.env_vars=[OPENAI_API_KEY]"
+        )
 
 
 def _vllm_problems(config: Config, serve: VllmServeConfig) -> Iterator[str]:

@@ -379,3 +379,59 @@ def test_a_cell_without_a_server_has_no_hours_and_no_log(ptb):
     assert json.loads(Path("one/result.json").read_text())["server_gpu_hours"] is None
     told = ptb("logs", "one", "--serve")
     assert (told.code, "no model server was started for it" in told.err) == (2, True)
+
+
+# --- A model that its provider hosts ------------------------------------------------------------------
+
+API = ("model=api", "model.id=openai/tiny", "agent.env_vars=[OPENAI_API_KEY]")
+
+
+def terminus(say: str) -> str:
+    """An answer in the form that Terminus 2 reads: one command, or the end."""
+    commands = [{"keystrokes": f"{say}\n", "duration": 0.3}] if say else []
+    return json.dumps({"analysis": "-", "plan": "-", "commands": commands, "task_complete": not say})
+
+
+@pytest.mark.serve
+@pytest.mark.parametrize("kind", ["api", "external"])
+def test_terminus_works_with_the_model_under_test(ptb, task, monkeypatch, kind):
+    key = "made-up-7Qx4vZr1Lw9sKd3f"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    rules = [{"match": "ok > answer.txt", "say": terminus("")}, {"say": terminus("printf ok > answer.txt")}]
+    with model_server.serving(rules) as server:
+        external = (*MODEL, "serve=external", f"serve.base_url={server.url}", "serve.max_model_len=8192")
+        chosen = (*API, f"agent.base_url={server.url}") if kind == "api" else external
+        quiet = ("agent.options.record_terminal_session=false", "hydra.run.dir=one", "retry.wait_sec=0")
+        ran = ptb("benchmark=task", task, "agent=terminus-2", *chosen, *quiet)
+        assert ran.code == 0, ran.out + ran.err
+        models = {asked["model"] for asked in server.log}
+    assert models == {"tiny" if kind == "api" else "org/tiny"}
+    result = json.loads(Path("one/result.json").read_text())
+    assert (result["model"], result["trials"][0]["reward"]) == ("openai/tiny" if kind == "api" else "org/tiny", 1)
+    assert "LiteLLM" not in ran.out + ran.err
+    assert not [path for path in Path("one").rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+
+
+def test_a_hosted_model_is_the_agents_llm():
+    own = ("benchmark=hello", "agent=claude-code", "agent.model=null")
+    config = typed(composed(*own, "model=api", "model.id=anthropic/claude-x"))
+    fields = harbor_job.agent_fields(config)
+    assert fields["model_name"] == "anthropic/claude-x"
+    assert fields["env"]["ANTHROPIC_API_KEY"] == "${ANTHROPIC_API_KEY}"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("agent=terminus-2", "agent.env_vars=[]"), "agent.env_vars: needs the name of a variable"),
+        (("agent=terminus-2", "model.id=gpt"), "for example model.id=openai/gpt"),
+        (("agent=claude-code",), "the agent would not ask the model under test, openai/tiny"),
+        (("agent=oracle",), "agent=oracle asks no LLM"),
+        (("agent=terminus-2", "serve=vllm"), "type serve=none, or model=hf"),
+        (("agent=terminus-2", "model=none"), "agent=terminus-2 asks an LLM, and none is named"),
+        (("agent=terminus-2", "benchmark=addition"), "addition post-trains its model"),
+    ],
+)
+def test_a_hosted_model_that_nobody_would_ask_is_refused(more, said):
+    chosen = {text.partition("=")[0]: text for text in ("benchmark=hello", *API, *more)}
+    assert any(said in fault for fault in check.problems(composed(*chosen.values()), []))
