@@ -19,3 +19,9 @@ def cache() -> Path:
     """The user's folder for what can be downloaded again: PTB_CACHE, else as the XDG convention has it."""
     own = os.environ.get("PTB_CACHE")
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ptb_runner"
+
+
+def state() -> Path:
+    """The user's folder for what later commands have to know: PTB_STATE, else as the XDG convention has it."""
+    own = os.environ.get("PTB_STATE")
+    return Path(own) if own else Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "ptb_runner"

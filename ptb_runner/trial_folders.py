@@ -153,6 +153,12 @@ async def settle_handoff(cell: Cell, name: str, record: dict[str, Any] | None) -
         log.exception("the hand-off of %s could be neither kept nor removed", name)
 
 
+def keeps_model(cell: Cell, name: str) -> bool:
+    """Whether the model of a trial is to be kept; that of one without a result is not, since it will run again."""
+    record = finished(cell, name)
+    return record is not None and _is_kept(record, cell.config.backend.keep_model)
+
+
 def _is_kept(record: dict[str, Any], policy: KeepModel) -> bool:
     """Whether a model stays. That of a verification that failed always does: it can be scored again."""
     outcome = record["outcome"]

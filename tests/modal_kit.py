@@ -33,9 +33,10 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModalSe
     # For the whole session: the client in this process keeps its first connection.
     os.environ.update(server.env)
     os.environ["MODAL_SANDBOX_V2"] = "1"  # as Harbor sets it
+    os.environ["PTB_STATE"] = str(tmp_path_factory.mktemp("state"))
     yield server
     server.stop()
-    for name in (*server.env, "MODAL_SANDBOX_V2"):
+    for name in (*server.env, "MODAL_SANDBOX_V2", "PTB_STATE"):
         os.environ.pop(name, None)
 
 

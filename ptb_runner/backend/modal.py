@@ -15,10 +15,10 @@ from typing import Any
 
 from ptb_runner import hf_cache
 from ptb_runner.backend.lifetime import lifetime_sec
-from ptb_runner.cell import Cell, read_json, write_json
+from ptb_runner.cell import Cell, locked, read_cell, read_json, write_json
 from ptb_runner.config import Config, ModalConfig
 from ptb_runner.explain import UsageError
-from ptb_runner.sandbox import modal_credentials, modal_owner, modal_prices
+from ptb_runner.sandbox import modal_credentials, modal_notes, modal_owner, modal_prices
 from ptb_runner.terminal import shown
 
 log = logging.getLogger(__name__)
@@ -127,6 +127,7 @@ def make_handoff(cell: Cell, trial: str) -> None:
     # Before the volume: whoever finds the folder finds the volume.
     name = handoff(cell, trial)
     write_json(folder / RECORD, {"volume": name, "kept": False})
+    modal_notes.note(name, {"cell": str(cell.folder), "trial": trial})
     modal_account.blocking(lambda: modal_account.make_volume(name))
 
 
@@ -141,10 +142,37 @@ def settle_handoff(cell: Cell, trial: str, keep: bool) -> None:
     if not keep:
         modal_account.blocking(lambda: modal_account.delete_volume(name))
         shutil.rmtree(folder, ignore_errors=True)
+        modal_notes.forget(name)
         return
     kept = modal_owner.kept_name(cell.folder, cell.id, trial)
     modal_account.blocking(lambda: modal_account.rename_volume(name, kept))
     write_json(folder / RECORD, {"volume": kept, "kept": True})
+    modal_notes.forget(name)
+
+
+def _stays(volume: str) -> bool:
+    """Whether the volume of a runner that is gone is not to be deleted.
+
+    That runner may have been killed between a trial's result and what becomes of its model: then the cell decides, as
+    it would have done. What belongs to a cell that another runner has at work is that one's to settle.
+    """
+    from ptb_runner import trial_folders
+
+    noted = modal_notes.noted(volume)
+    if "cell" not in noted:
+        return False
+    folder, trial = Path(noted["cell"]), noted["trial"]
+    if (read_json(folder / "handoff" / trial / RECORD) or {}).get("volume") != volume:
+        return False
+    try:
+        with locked(folder):
+            cell = read_cell(folder)
+            if keep := trial_folders.keeps_model(cell, trial):
+                settle_handoff(cell, trial, keep)
+            return keep
+    except UsageError as error:  # held by a runner, or a variable that its configuration names is not set here
+        log.warning("volume %s is left alone: %s", volume, error)
+        return True
 
 
 def fetch_commands(cell: Cell) -> list[str]:
@@ -178,6 +206,7 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
     if faults:
         return
     _keep_quiet()
+    from ptb_runner.launch import modal_sweeps
     from ptb_runner.sandbox import modal_account
 
     source = modal_credentials.find().source
@@ -185,21 +214,23 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
     try:
         sandboxes = modal_account.blocking(lambda: modal_account.sandboxes(_backend(config).app))
         volumes = modal_account.blocking(modal_account.volumes)
+        sweeps = modal_account.blocking(modal_sweeps.found)
     except Exception as error:
         yield "account", True, _why_silent(error)
         return
     cost = sum(one.usd_per_hour for one in sandboxes)
-    total = f"{len(sandboxes)} sandboxes of ours, about {cost:.2f} dollars an hour; {len(volumes)} volumes"
-    yield "account", False, total
+    total = f"{len(sandboxes)} sandboxes of ours, about {cost:.2f} dollars an hour"
+    yield "account", False, f"{total}; {len(volumes)} volumes; {len(sweeps)} detached sweeps"
     for one in sandboxes:
         run, trial = one.tags.get(modal_account.RUN, ""), one.tags.get(modal_account.TRIAL, "")
         host = one.tags.get(modal_account.HOST, "another machine")
         spent = f"for {one.hours:.1f} h, about {one.usd_per_hour:.2f} dollars an hour"
         yield "sandbox", False, f"{one.sandbox.object_id}: {trial} of {run}, {spent}; {_whose(one.owner, host)}"
-    for name in sorted(volumes):
+    yield from (("sweep", False, str(one)) for one in sweeps)
+    for name in volumes:
         owner = modal_owner.owner_of_volume(name)
         kept = f"kept, to fetch: modal volume get {name} final_model .; to delete: modal volume delete {name}"
-        yield "volume", False, f"{name}: {_whose(owner, 'another machine') if owner else kept}"
+        yield "volume", False, f"{name}: {_whose(owner, 'another machine', ', or keeps it') if owner else kept}"
 
 
 def _why_silent(error: Exception) -> str:
@@ -216,10 +247,10 @@ def _why_silent(error: Exception) -> str:
     )
 
 
-def _whose(owner: str, host: str) -> str:
+def _whose(owner: str, host: str, alternative: str = "") -> str:
     """Who has it, and what to do about it."""
     if modal_owner.is_dead(owner):
-        return "its runner is gone: ptb clean backend=modal removes it"
+        return f"its runner is gone: ptb clean backend=modal removes it{alternative}"
     return "its runner is at work" if modal_owner.is_here(owner) else f"of a runner on {host}, left alone"
 
 
@@ -231,7 +262,7 @@ def reap(config: Config | None) -> list[str]:
     from ptb_runner.sandbox import modal_account
 
     try:
-        return modal_account.blocking(lambda: modal_account.reap(_backend(config).app))
+        return modal_account.blocking(lambda: modal_account.reap(_backend(config).app, _stays))
     except Exception as error:
         log.warning("Modal could not be asked for leftovers: %s", modal_account.describe(error))
         return []

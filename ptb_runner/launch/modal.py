@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ptb_runner import backend, keys, watch
+from ptb_runner import backend, keys, trial_folders, watch
 from ptb_runner.budget import agent_hours
 from ptb_runner.cell import Cell, mark, now, read_cell, read_json, write_json
 from ptb_runner.config import Config, ModalLauncherConfig, OnInterrupt
@@ -30,7 +30,7 @@ from ptb_runner.launch import Ended, frozen, job, modal_cell, modal_image
 from ptb_runner.launch.inline import is_over
 from ptb_runner.launch.modal_files import fetch, fetch_status
 from ptb_runner.launch.states import WAITED_FOR, JobState, Where, judged, note
-from ptb_runner.sandbox import modal_credentials
+from ptb_runner.sandbox import modal_credentials, modal_notes
 
 if TYPE_CHECKING:
     import modal
@@ -130,7 +130,15 @@ def _names(sweep: Path) -> dict[str, str]:
         name = f"sweep-{plain}-{secrets.token_hex(4)}"  # `ptb-...` are trials' volumes
         job.record(sweep, kind="modal", app=name, volume=name, calls=known.get("calls", {}), created_at=now())
         known = job.read(sweep)
+    _note(sweep, known)
     return {"app": known["app"], "volume": known["volume"]}
+
+
+def _note(sweep: Path, known: dict[str, Any]) -> None:
+    """Write down where the sweep's folder is: without it nobody could say whose the app and the volume are."""
+    where = {"sweep": str(sweep), "calls": sorted(known.get("calls", {}).values())}
+    if known.get("volume") and modal_notes.noted(known["volume"]) != where:
+        modal_notes.note(known["volume"], where)
 
 
 def _begin(cell: Cell, code: Path) -> None:
@@ -184,6 +192,7 @@ async def _submit(sweep: Path, due: list[Cell], code: Path, names: dict[str, str
         )
         job.record(cell.folder, job_id=call.object_id)
         job.record(sweep, calls=job.read(sweep)["calls"] | {str(number): call.object_id})
+        _note(sweep, job.read(sweep))
 
 
 def variables_of(cell: Cell) -> list[str]:
@@ -227,6 +236,7 @@ async def _ask(sweep: Path, records: dict[int, dict[str, Any]]) -> dict[int, tup
     open_ones = {number: one for number, one in records.items() if not one.get("fetched_at")}
     known: dict[int, tuple[Where, str]] = dict.fromkeys(records, (Where.lost, "its call is over"))
     names = job.read(sweep)
+    _note(sweep, names)
     if open_ones:
         import modal
 
@@ -241,7 +251,7 @@ async def _ask(sweep: Path, records: dict[int, dict[str, Any]]) -> dict[int, tup
 async def _look(folder: Path, record: dict[str, Any], volume: modal.Volume) -> tuple[Where, str]:
     """Where one call is; fetches what is new of its cell."""
     try:
-        over = await _reason_over(record)
+        over = await reason_over(record)
         if over is None:
             state = await fetch_status(volume, record["place"], folder)
             if state in watch.OVER:  # its call is about to end: nobody is to find the status without the results
@@ -256,14 +266,14 @@ async def _look(folder: Path, record: dict[str, Any], volume: modal.Volume) -> t
 
 
 def _settle(folder: Path) -> None:
-    """Remove the hand-offs of trials that a lost runner left without a result: they will be run again from anew."""
+    """Keep or remove the hand-offs that a lost runner has left: of trials without a result, which run again, none."""
     cell = read_cell(folder)
     for place in sorted(cell.handoff.glob("*")):
-        if not (cell.job / place.name / "result.json").exists():
-            backend.of(cell.config).settle_handoff(cell, place.name, False)
+        keep = trial_folders.keeps_model(cell, place.name)
+        backend.of(cell.config).settle_handoff(cell, place.name, keep)
 
 
-async def _reason_over(record: dict[str, Any]) -> str | None:
+async def reason_over(record: dict[str, Any]) -> str | None:
     """Why a call is over, in words (empty: it returned); None while it is not."""
     import modal
 
@@ -287,18 +297,24 @@ async def _reason_over(record: dict[str, Any]) -> str | None:
 
 
 async def _clear(sweep: Path, names: dict[str, Any]) -> None:
-    """Remove what the sweep has at Modal; with the app goes every container and sandbox of it."""
+    """Remove what the sweep has at Modal, unless Modal does not answer: then the next look does it."""
+    if await remove(names["app"], names["volume"]):
+        job.record(sweep, app=None, volume=None, cleared_at=now())
+        modal_notes.forget(names["volume"])
+
+
+async def remove(app: str, volume: str) -> bool:
+    """Remove a sweep's app, with which goes every container and sandbox of it, then its volume."""
     import modal
 
     try:
-        app = await modal.App.lookup.aio(names["app"])
-        await app.stop.aio()
+        await (await modal.App.lookup.aio(app)).stop.aio()
     except modal.exception.NotFoundError:
         pass
     except Exception:
-        return  # the next look does it
-    await modal.Volume.objects.delete.aio(names["volume"], allow_missing=True)
-    job.record(sweep, app=None, volume=None, cleared_at=now())
+        return False
+    await modal.Volume.objects.delete.aio(volume, allow_missing=True)
+    return True
 
 
 def _said(error: BaseException) -> str:
@@ -319,7 +335,7 @@ def _refresh_one(folder: Path, record: dict[str, Any]) -> bool:
 
     async def look() -> bool:
         volume = modal.Volume.from_name(job.read(folder.parent)["volume"])
-        if await _reason_over(record) is not None:
+        if await reason_over(record) is not None:
             return False
         await fetch(volume, record["place"], folder)
         return True

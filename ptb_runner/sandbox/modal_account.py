@@ -24,7 +24,7 @@ from modal.exception import (
 )
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from ptb_runner.sandbox import modal_owner
+from ptb_runner.sandbox import modal_notes, modal_owner
 
 # Longer than an API that is away for a minute; the client itself tries for a few seconds only.
 PATIENCE_SEC = 180.0
@@ -98,10 +98,10 @@ async def rename_volume(old: str, new: str) -> None:
     await patiently(rename)
 
 
-async def volumes() -> list[str]:
-    """The names of our volumes."""
+async def volumes(prefix: str = modal_owner.PREFIX) -> list[str]:
+    """The names of the volumes that begin so; by default, of trials' volumes."""
     listed = await modal.Volume.objects.list.aio()
-    return [one.name for one in listed if one.name and one.name.startswith(modal_owner.PREFIX)]
+    return sorted(one.name for one in listed if one.name and one.name.startswith(prefix))
 
 
 # --- Sandboxes ----------------------------------------------------------------------------------------
@@ -156,8 +156,11 @@ async def end(sandbox: modal.Sandbox) -> None:
         await patiently(lambda: sandbox.wait.aio(raise_on_termination=False))
 
 
-async def reap(app_name: str) -> list[str]:
-    """End the sandboxes of runners that are gone, then delete their volumes, and say what. No other's is touched."""
+async def reap(app_name: str, stays: Callable[[str], bool]) -> list[str]:
+    """End the sandboxes of runners that are gone, then delete their volumes, and say what. No other's is touched.
+
+    `stays` is asked whether a volume is to be left, by its name.
+    """
     removed = []
     for one in await sandboxes(app_name):
         if modal_owner.is_dead(one.owner):
@@ -165,8 +168,9 @@ async def reap(app_name: str) -> list[str]:
             removed.append(f"sandbox {one.tags.get(TRIAL, '')} ({one.sandbox.object_id})")
     for name in await volumes():
         owner = modal_owner.owner_of_volume(name)
-        if owner and modal_owner.is_dead(owner):
+        if owner and modal_owner.is_dead(owner) and not await asyncio.to_thread(stays, name):
             await delete_volume(name)
+            modal_notes.forget(name)
             removed.append(f"volume {name}")
     return removed
 

@@ -39,26 +39,41 @@ def doctor(arguments: list[str]) -> int:
 
 
 def clean(arguments: list[str]) -> int:
-    """Remove what runners that are gone left behind: sandboxes, scratch folders; with --images what was built, too."""
+    """Remove what runners that are gone left behind: sandboxes, scratch folders; with a flag also what was built."""
     from ptb_runner import backend
     from ptb_runner.doctor import compose
 
     parser = parser_of(clean, folder=False)
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for example backend=bubblewrap")
     parser.add_argument("--images", action="store_true", help="also the images built here that nothing uses")
+    parser.add_argument(
+        "--sweeps", action="store_true", help="also the results on Modal of sweeps whose folder is gone: backend=modal"
+    )
     chosen = parser.parse_args(arguments)
     config = compose(chosen.overrides)
+    if chosen.sweeps and config.backend.kind != "modal":
+        raise UsageError("ptb clean --sweeps: only Modal holds any\n  ptb clean backend=modal --sweeps")
     # An account that cannot be asked may hold sandboxes that cost: that is not "0 leftovers".
     if config.backend.kind == "modal":
-        for _, failed, text in backend.of(config).checks(config):
+        for name, failed, text in backend.of(config).checks(config):
             if failed:
                 raise UsageError(text)
+            if name == "sweep" and not chosen.sweeps:
+                console().print(f"left {text}", markup=False)
     removed = backend.of(config).reap(config)
     removed += backend.of(config).clean_images(config) if chosen.images else []
+    removed += _clean_sweeps() if chosen.sweeps else []
     for left in removed:
         console().print(f"removed {left}", markup=False)
     console().print(f"{len(removed)} leftovers removed")
     return 0
+
+
+def _clean_sweeps() -> list[str]:
+    from ptb_runner.launch import modal_sweeps
+    from ptb_runner.sandbox import modal_account
+
+    return modal_account.blocking(modal_sweeps.clean)
 
 
 def cache(arguments: list[str]) -> int:

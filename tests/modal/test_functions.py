@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -179,6 +180,33 @@ def test_what_cannot_run_in_functions_is_refused_before_anything_is_created(ptb,
     assert (sweep.server.calls("AppCreate"), sweep.server.calls("VolumeGetOrCreate")) >= made
     ptb("stop", sweep.folder)
     assert sweep.left() == []
+
+
+def test_a_sweep_whose_folder_is_gone_is_listed_and_removed_when_it_is_over(ptb, sweep):
+    import modal
+
+    modal.Volume.objects.create("sweep-of-another-machine")
+    options = (*QUICK, *MODAL, "launcher.wait=false", f"hydra.sweep.dir={sweep.folder}")
+    assert ptb("-m", *options, *scripted("sleep 120")).code == 0
+    name = sweep.launcher["volume"]
+    assert f"{name}: of {sweep.folder}; ptb status" in unwrapped(ptb("doctor", "backend=modal").out)
+    shutil.rmtree(sweep.folder)
+    told = unwrapped(ptb("doctor", "backend=modal").out)
+    assert "sweep-of-another-machine: of another machine, left alone" in told
+    assert f"{name}: its sweep {sweep.folder} is gone" in told
+    assert "1 of its cells still run; to end them: modal app stop" in told
+    assert "0 leftovers removed" in ptb("clean", "backend=modal", "--sweeps").out
+    os.killpg(sweep.calls[-1]["pid"], 9)
+    sweep.wait_for(lambda: "its cells are over" in unwrapped(ptb("doctor", "backend=modal").out))
+    plain = ptb("clean", "backend=modal")
+    assert f"left {name}" in plain.out
+    assert "0 leftovers removed" in plain.out
+    assert f"removed the app and the results' volume {name}" in ptb("clean", "backend=modal", "--sweeps").out
+    assert sweep.left() == ["sweep-of-another-machine"]
+
+
+def unwrapped(text: str) -> str:
+    return " ".join(text.split())
 
 
 def test_sandboxes_of_a_runner_in_a_function_end_with_it(ptb, sweep):

@@ -187,6 +187,29 @@ def test_what_a_killed_runner_left_is_reaped_and_no_other(tmp_path, modal_server
     delete_volumes(modal_server)
 
 
+@pytest.mark.parametrize("keep", ["scored", "never"])
+@pytest.mark.parametrize("verb", ["clean", "resume"])
+def test_killed_between_a_result_and_what_becomes_of_the_model(tmp_path, modal_server, ptb, verb, keep):
+    """Who comes next does what the runner would have done."""
+    modal_server.fail("VolumeRename", status="UNAVAILABLE", times=-1)
+    modal_server.fail("VolumeDelete", status="UNAVAILABLE", times=-1)
+    process, cell = start(tmp_path, *ADDITION, f"backend.keep_model={keep}")
+    wait_until(lambda: any((cell.folder / "job").glob("*/result.json")) and modal_server.sandboxes() == [])
+    wait_until(lambda: modal_server.calls("VolumeRename") + modal_server.calls("VolumeDelete") > 0)
+    process.kill()
+    process.wait()
+    assert len(modal_server.volumes()) == 1
+    modal_server.mend()
+    before = cell.mtimes()
+    ran = ptb("clean", "backend=modal") if verb == "clean" else ptb("resume", cell.folder)
+    assert [name[:9] for name in modal_server.volumes()] == (["ptb-kept-"] if keep == "scored" else []), ran.out
+    assert cell.mtimes() == before
+    assert not list(Path(os.environ["PTB_STATE"]).rglob("*.json"))
+    if keep == "scored":
+        (kept,) = modal_server.volumes()
+        assert f"modal volume get {kept} final_model" in ptb("resume", cell.folder).out
+
+
 # --- Failures -----------------------------------------------------------------------------------------
 
 
