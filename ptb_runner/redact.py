@@ -68,12 +68,12 @@ class Redactor:
                 if path.is_symlink():
                     self._link(path)
                 elif path.is_file():
-                    self._file(path)
+                    self.file(path)
                 self._rename(path)
             except OSError as error:  # another user's, say: the others are looked at all the same
                 log.warning("not searched for secrets: %s: %s", path, error)
 
-    def _file(self, path: Path) -> None:
+    def file(self, path: Path) -> None:
         """Rewrite a file that holds a secret."""
         _open_up(path, 0o400)
         kind = self._found_in(path)

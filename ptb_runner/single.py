@@ -69,8 +69,15 @@ def carry_on(folder: Path) -> Exit:
         terminal.print_error(f"{type(error).__name__}: {said}\n  the whole story is in {where}")
         return Exit.unscored
     display.print_result(result, cell, terminal.shown(folder), out)
-    outcomes = [trial["outcome"] for trial in result["trials"]]
+    return exit_of(folder)
+
+
+def exit_of(folder: Path) -> Exit:
+    """How the last run of a cell ended, by its files."""
+    result = cells.read_json(folder / "result.json")
     state = (cells.read_json(folder / "status.json") or {}).get("state")
-    if Outcome.cancelled in outcomes or state == "cancelled":
+    if not result:
+        return Exit.unscored
+    if state == "cancelled" or any(trial["outcome"] == Outcome.cancelled for trial in result["trials"]):
         return Exit.interrupted
     return Exit.ok if result["score"]["n_scored"] == result["score"]["n_expected"] else Exit.unscored

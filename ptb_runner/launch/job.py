@@ -61,7 +61,7 @@ class CellJob:
             self._redact_logs()
 
     def _work(self) -> None:
-        _log_to(self.folder)
+        log_to(self.folder)
         record(self.folder, started_at=now(), host=socket.gethostname(), **_job_id())
         requeue = signal.getsignal(OUT_OF_TIME)  # submitit's own handler; this process runs under it
         with _passing_on_signals() as received:
@@ -167,7 +167,8 @@ def _passing_on_signals() -> Iterator[set[int]]:
             signal.signal(number, handler)
 
 
-def _log_to(folder: Path) -> None:
+def log_to(folder: Path) -> None:
+    """Write this process's log to the cell's runner.log."""
     handler = logging.FileHandler(folder / "runner.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptb_runner.cell import read_json
-from ptb_runner.launch.modal_cell import NOT_COPIED
+from ptb_runner.launch.copies import NOT_COPIED
 
 if TYPE_CHECKING:
     import modal

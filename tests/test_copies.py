@@ -1,0 +1,71 @@
+"""Copies of a cell's folder, made while it is written to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import override
+
+import pytest
+
+from ptb_runner.launch import copies
+from ptb_runner.redact import Redactor
+
+
+@pytest.fixture
+def cell(tmp_path) -> Path:
+    folder = tmp_path / "cell"
+    for name in ("job/hello__001/verifier/reward.txt", "job/hello__001/result.json", "status.json", "cell.yaml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("first")
+    return folder
+
+
+def test_a_trial_is_over_in_the_copy_only_with_all_its_files(cell, tmp_path):
+    """It ends while it is copied: its reward was copied before, and is not the one that it has at the end."""
+
+    class Meanwhile(Redactor):
+        @override
+        def file(self, path: Path) -> None:
+            (cell / "job/hello__001/verifier/reward.txt").write_text("the real one")
+            (cell / "job/hello__001/result.json").write_text("the trial is over")
+
+    copy = tmp_path / "copy"
+    copies.mirror(cell, copy, clean=Meanwhile({}))
+    assert not (copy / "job/hello__001/result.json").exists()
+    copies.mirror(cell, copy)
+    assert (copy / "job/hello__001/result.json").read_text() == "the trial is over"
+    assert (copy / "job/hello__001/verifier/reward.txt").read_text() == "the real one"
+
+
+def test_the_first_copy_is_there_when_it_is_whole(cell, tmp_path):
+    copy, partial = tmp_path / "copy", tmp_path / "copy.new"
+    partial.mkdir()
+    (partial / "job").write_text("in the way")
+    (fault, *_) = copies.begin(cell, copy)
+    assert fault.startswith("job: ")
+    assert not copy.exists()
+    (partial / "job").unlink()
+    assert copies.begin(cell, copy) == []
+    assert (copy / "status.json").exists()
+    assert not partial.exists()
+
+
+def test_secrets_stay_out_of_copies(cell, tmp_path):
+    (cell / "job/hello__001/agent.log").write_text("key: s3cret-value")
+    copies.mirror(cell, tmp_path / "copy", clean=Redactor({"KEY": "s3cret-value"}))
+    assert (tmp_path / "copy/job/hello__001/agent.log").read_text() == "key: ${KEY}"
+    assert (cell / "job/hello__001/agent.log").read_text() == "key: s3cret-value"
+
+
+def test_a_hand_off_is_copied_once_its_trial_is_over(cell, tmp_path):
+    for trial in ("hello__001", "hello__002"):
+        (cell / "handoff" / trial).mkdir(parents=True)
+        (cell / "handoff" / trial / "weights").touch()
+    copies.mirror(cell, tmp_path / "copy")
+    assert [path.name for path in (tmp_path / "copy" / "handoff").iterdir()] == ["hello__001"]
+
+
+def test_what_is_no_file_is_passed_over(cell, tmp_path):
+    os.mkfifo(cell / "job" / "pipe")
+    assert copies.mirror(cell, tmp_path / "copy") == []
