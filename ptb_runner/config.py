@@ -432,7 +432,9 @@ class PodmanConfig(BackendConfig):
     )
     gpu_devices: list[str] = option(["nvidia.com/gpu=all"], "CDI names of the GPUs of each sandbox.")
     run_args: list[str] = option([], "Further arguments of `podman run`, such as --shm-size=8g.")
-    mirrors: dict[str, str] = option({}, "Mirror to ask before a registry, by the registry's host.", result=False)
+    mirrors: dict[str, str] = option(
+        {}, "Mirror to ask before a registry, by the registry's host; behind http:// if it has no TLS.", result=False
+    )
     logins: list[str] = option([], "Registries that podman must be logged in to.", result=False)
     helper_dir: str | None = option(None, "Folder with a netavark that fits podman, if not the system's.", result=False)
     scratch_dir: str | None = option(

@@ -82,11 +82,15 @@ def storage_conf(root: Path, run_root: Path, fuse: str | None) -> str:
 
 
 def registries_conf(mirrors: Mapping[str, str], own: str) -> str:
-    """The machine's own registries.conf, and a mirror to be asked before each of the registries named."""
-    added = [
-        f'[[registry]]\nlocation="{registry}"\n[[registry.mirror]]\nlocation="{mirror}"\n'
-        for registry, mirror in mirrors.items()
-    ]
+    """The machine's own registries.conf, and a mirror to be asked before each of the registries named.
+
+    A mirror is HOST[:PORT][/PATH], behind http:// if it has no TLS.
+    """
+    added = []
+    for registry, mirror in mirrors.items():
+        insecure = "insecure=true\n" if mirror.startswith("http://") else ""
+        location = mirror.removeprefix("https://").removeprefix("http://").rstrip("/")
+        added.append(f'[[registry]]\nlocation="{registry}"\n[[registry.mirror]]\nlocation="{location}"\n{insecure}')
     return "\n".join([own, *added])
 
 

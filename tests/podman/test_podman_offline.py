@@ -113,6 +113,8 @@ def test_it_is_handed_over_by_variables_only(monkeypatch, tmp_path):
     mirrors = tomllib.loads(Path(variables["CONTAINERS_REGISTRIES_CONF"]).read_text())
     assert mirrors["registry"][-1] == {"location": "registry.test", "mirror": [{"location": "mirror.test"}]}
     assert podman_nested.variables(True, (4, 3), None, {"registry.test": "mirror.test"}) == variables
+    plain = tomllib.loads(podman_nested.registries_conf({"a.test": "http://b.test:5000/"}, 'short-name-mode="x"'))
+    assert plain["registry"] == [{"location": "a.test", "mirror": [{"location": "b.test:5000", "insecure": True}]}]
     assert podman_nested.variables(False, (4, 3), None, {}) == {}
 
 
