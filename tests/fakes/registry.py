@@ -1,4 +1,4 @@
-"""A loopback image registry over plain HTTP, for pulling only: it serves a folder that `podman push IMAGE dir:FOLDER` made.
+"""A loopback image registry over plain HTTP, to pull from: it serves a folder made by `podman push IMAGE dir:FOLDER`.
 
 Every name and tag is that image. `failures` is how many requests for a manifest still fail, `login` (user, password)
 what a client must say; `asked` has the paths of all requests.
