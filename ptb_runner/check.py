@@ -248,6 +248,11 @@ def _agent(cell: Config) -> Iterator[str]:
         )
     if agent.import_path and not re.fullmatch(r"[\w.]+:\w+", agent.import_path):
         yield f"agent.import_path={agent.import_path}: not of the form module:Class\n  for example my_agents:FastAgent"
+    if agent.name not in clis.CLASSES and agent.first_answer_min != AgentConfig().first_answer_min:
+        yield (
+            f"agent.first_answer_min: nobody can tell when the LLM of agent={agent.id} has answered\n"
+            f"  only of {', '.join(clis.CLASSES)}; leave it out"
+        )
     yield from _reprompt(cell)
     for option, names in (
         ("agent.env_vars", agent.env_vars),

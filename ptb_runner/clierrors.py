@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ptb_runner.trace import read_logs
+from ptb_runner import clilogs
+from ptb_runner.trace import read_lines, read_logs
 
 # Errors that have passed by themselves when the same is tried again.
 TRANSIENT = frozenset(
@@ -23,6 +24,9 @@ TRANSIENT = frozenset(
         "NetworkConnectionError",
     }
 )
+
+SILENT = "LlmSilentError"
+"""The LLM behind a CLI has never answered."""
 
 _VAGUE = frozenset({"NonZeroAgentExitCodeError", "ApiError", "UnknownApiError"})
 _COMMAND_FAILED = re.compile(r"Command failed \(exit (-?\d+)\): ")
@@ -81,3 +85,23 @@ def explained(raised: dict[str, Any], trial_dir: Path, *, in_setup: bool = False
         kind = next((name for pattern, name in _NAMES if pattern.search(words)), kind)
     ended = f" (exit code {failed[1]})" if failed else ""
     return {**raised, "exception_type": kind, "exception_message": f"{words[:_SHOWN]}{ended}"}
+
+
+def silence(result: dict[str, Any], trial_dir: Path) -> dict[str, Any] | None:
+    """The exception that the result of a trial lacks whose CLI has never reached its LLM, and did not say so.
+
+    None when the LLM has answered, as far as the CLI's log and its count of tokens can tell.
+    """
+    tokens = (result.get("agent_result") or {}).get("n_output_tokens")
+    logs = [] if tokens else read_lines(trial_dir)
+    if not logs or any(clilogs.answered(*log) for log in logs):
+        return None
+    when = (result.get("agent_execution") or {}).get("finished_at")
+    return {"exception_type": SILENT, "exception_message": silent(*logs[-1]), "occurred_at": when}
+
+
+def silent(name: str, lines: list[str]) -> str:
+    """That an LLM never answered, in one line, with what the CLI's log says last of why."""
+    told = [turn.text for turn in clilogs.turns(name, lines) if turn.who == "error" and turn.text.strip()]
+    words = " ".join(told[-1].split())[:_SHOWN] if told else "its CLI names no error"
+    return f"the agent's LLM never answered: {words}"

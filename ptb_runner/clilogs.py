@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -33,6 +34,21 @@ def turns(name: str, lines: Iterable[str]) -> list[Turn]:
     return log.turns
 
 
+def answered(name: str, lines: Iterable[str]) -> bool:
+    """Whether the LLM has answered at all, as the log called `name` has it; True where we cannot tell."""
+    is_answer = ANSWERS.get(name)
+    if is_answer is None:
+        return True
+    kinds = set()
+    for event in _events(list(lines)):
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            if isinstance(event, dict) and is_answer(event):
+                return True
+            kinds |= {event["type"]} if isinstance(event, dict) else set()
+    # OpenCode tells of a call when it is over, and its first may take hours.
+    return "step_start" in kinds and "step_finish" not in kinds
+
+
 def _events(lines: list[str]) -> Iterator[dict[str, Any] | str]:
     """Each line's object, or the line itself where it is none."""
     for number, line in enumerate(lines, start=1):
@@ -44,6 +60,9 @@ def _events(lines: list[str]) -> Iterator[dict[str, Any] | str]:
             yield event
         elif line.strip() and not (number == len(lines) and line.startswith("{")):  # which is still being written
             yield line
+
+
+_GEMINI_RETRIES = re.compile(r"Attempt \d+ failed")
 
 
 class _Log:
@@ -61,10 +80,18 @@ class _Log:
 
     def plain(self, line: str) -> None:
         """A line that is no event: warnings, and a crash's last words."""
-        if self.turns and self.turns[-1].who == "system":
+        if _GEMINI_RETRIES.match(line):
+            self.retries(line)
+        elif self.turns and self.turns[-1].who == "system":
             self.turns[-1].text += f"\n{line}"
         else:
             self.add("system", line)
+
+    def retries(self, text: str) -> None:
+        """An error after which the CLI tries again; of many in a row the last one is told."""
+        if self.turns and self.turns[-1].who == "error":
+            self.turns.pop()
+        self.add("error", text)
 
     def of(self, message: str, at: str | None, thread: str = "") -> Turn:
         """The agent's turn with this id: several events may make one message."""
@@ -109,6 +136,10 @@ def _claude(log: _Log, event: dict[str, Any]) -> None:
     if event["type"] == "result":
         if event.get("is_error"):
             log.add("error", plain_text(event.get("result") or event.get("errors") or event.get("subtype")))
+        return
+    if event.get("subtype") == "api_retry":
+        status = f"HTTP {event['error_status']} " if event.get("error_status") else ""
+        log.retries(f"attempt {event['attempt']} of {event['max_retries']}: {status}{event.get('error')}")
         return
     if event["type"] not in ("assistant", "user"):
         return
@@ -226,6 +257,18 @@ def command_of(call: Call) -> str | None:
     return command
 
 
+def _tokens_of(event: dict[str, Any]) -> int:
+    """What the LLM gave in a step of OpenCode's that is over: a server that is none gives nothing, again and again."""
+    return event["part"]["tokens"]["output"] if event["type"] == "step_finish" else 0
+
+
+ANSWERS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    # Claude Code makes up a message for an error of the API.
+    "claude-code.txt": lambda event: event["type"] == "assistant" and event["message"]["model"] != "<synthetic>",
+    "codex.txt": lambda event: event["type"].startswith("item.") and event["item"]["type"] != "error",
+    "gemini-cli.txt": lambda event: event["type"] == "tool_use" or event["role"] == "assistant",
+    "opencode.txt": lambda event: event["type"] in ("text", "reasoning", "tool_use") or _tokens_of(event) > 0,
+}
 READERS: dict[str, Callable[[_Log, dict[str, Any]], None]] = {
     "claude-code.txt": _claude,
     "codex.txt": _codex,

@@ -287,6 +287,12 @@ class AgentConfig:
     )
     version: str | None = option(None, "Version of the agent's CLI; latest or null: the newest.")
     timeout_hours: float | None = option(None, "Hours this agent has, instead of budget.hours.", above=0)
+    first_answer_min: float | None = option(
+        30.0,
+        "Minutes after which a CLI whose LLM has not answered at all is ended; null: never.",
+        result=False,
+        above=0,
+    )
     reprompt: RepromptConfig = option(RepromptConfig, "Whether it is prompted again.")
     options: dict[str, Any] = option({}, "Keyword arguments of Harbor's agent class.")
     env: dict[str, str] = option({}, "Settings for the agent's environment; secrets only as ${oc.env:NAME}.")

@@ -160,6 +160,7 @@ def agent_fields(config: Config) -> dict[str, Any]:
         "kwargs": dict(agent.options)
         | ({"version": agent.version} if agent.version not in (None, "latest") else {})
         | ({"login_file": str(file)} if (file := keys.login_file(agent)) else {})
+        | ({"first_answer_min": agent.first_answer_min} if agent.name in clis.CLASSES else {})
         | _reprompt(config),
         # Harbor resolves ${NAME} on the host when the trial starts; the value is in no file.
         "env": dict(agent.env) | {name: f"${{{name}}}" for name in keys.of_agent(agent)},

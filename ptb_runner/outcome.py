@@ -78,6 +78,8 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
         in_setup = bool(result.get("agent_setup")) and not result.get("agent_execution")
         result |= {"exception_info": clierrors.explained(raised, trial_dir, in_setup=in_setup)}
     result |= {_CHOSEN: rewards.chosen(trial_dir.parent)}
+    if _seems_well(result) and (silence := clierrors.silence(result, trial_dir)):
+        result |= {"exception_info": silence}
     verdict = _verdict(trial_dir / "verifier" / "verdict.json")
     outcome, reason, flags = classify(result, verdict)
     flags += [*_left_processes(trial_dir), *_rounds(trial_dir)]
@@ -87,6 +89,12 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
         error["message"] = f"the verifier left neither reward.txt nor reward.json{_last_words(trial_dir)}"
     metrics = verdict.get("metrics") or (_rewards(result) if outcome in (*SCORED, Outcome.eval_failed) else None)
     return _record(trial_dir, attempt, result, outcome, reward, error, flags, _finite(metrics or None))
+
+
+def _seems_well(result: dict[str, Any]) -> bool:
+    """Whether nothing says that the agent could not work, and nothing that it did."""
+    raised = (result.get("exception_info") or {}).get("exception_type")
+    return raised in {None, "AgentTimeoutError"} | _VERIFIER_FAILED and not (_reward(result) or 0.0) > 0
 
 
 def _judged(record: dict[str, Any], trial_dir: Path) -> dict[str, Any]:

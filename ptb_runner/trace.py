@@ -19,7 +19,7 @@ from ptb_runner.clilogs import command_of, plain_text
 from ptb_runner.times import clock
 from ptb_runner.turns import Call, Trace, Turn
 
-__all__ = ["Call", "Cut", "Trace", "Turn", "pieces", "read", "read_logs", "text"]
+__all__ = ["Call", "Cut", "Trace", "Turn", "pieces", "read", "read_lines", "read_logs", "text"]
 
 MAX_BYTES = 512 * 1024 * 1024  # of one file; a trace of ten hours has some ten MB
 ROUNDS = "rounds"  # where the logs of earlier rounds are, a folder each, when an agent was prompted again
@@ -34,15 +34,19 @@ def read(trial_dir: Path) -> Trace | None:
 
 def read_logs(trial_dir: Path) -> Trace | None:
     """The trace as the logs of the agent's CLI have it, which grow while it runs."""
+    logs = read_lines(trial_dir)
+    turns = [turn for name, lines in logs for turn in clilogs.turns(name, lines)]
+    source = logs[-1][0] if logs else ""
+    return Trace(turns, source, agent=source.removesuffix(".txt")) if turns else None
+
+
+def read_lines(trial_dir: Path) -> list[tuple[str, list[str]]]:
+    """The name and the lines of each round's log; of an agent that is none of the known CLIs, of all its logs."""
     folders = [*sorted(trial_dir.glob(f"agent/{ROUNDS}/*"), key=lambda path: path.name.zfill(9)), trial_dir / "agent"]
     logs = [path for folder in folders for path in sorted(folder.glob("*.txt"))]
     known = [path for path in logs if path.name in clilogs.READERS]
-    turns: list[Turn] = []
-    for path in known or logs:
-        content = _content(trial_dir, path)
-        turns += clilogs.turns(path.name, content.splitlines()) if content else []
-    source = (known or logs)[-1].name if logs else ""
-    return Trace(turns, source, agent=source.removesuffix(".txt")) if turns else None
+    contents = ((path.name, _content(trial_dir, path)) for path in known or logs)
+    return [(name, content.splitlines()) for name, content in contents if content is not None]
 
 
 def _content(trial_dir: Path, path: Path) -> str | None:

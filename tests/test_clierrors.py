@@ -103,3 +103,31 @@ def test_what_could_not_be_installed_is_told_as_that(tmp_path):
     assert error["phase"] == "agent_setup"
     said = "the agent could not be installed in the sandbox: Error: NVM failed to load (exit code 1)"
     assert error["message"] == said
+
+
+@pytest.mark.parametrize("verifier", ["reward", "no_model", "no reward"])
+@pytest.mark.parametrize("kind", [None, "AgentTimeoutError"])
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_cli_that_never_reached_its_llm_did_nothing_that_could_be_scored(tmp_path, answered, kind, verifier):
+    """Also when it ends well, or waits until its time is up."""
+    folder = make_trial(tmp_path / "t__001", "codex.txt", "Reconnecting... waiting for network")
+    if answered:
+        with (folder / "agent" / "codex.txt").open("a") as log:
+            log.write(json.dumps({"type": "item.completed", "item": {"type": "agent_message", "text": "Done."}}))
+    result = {
+        "exception_info": kind and raised(kind, "timed out"),
+        "verifier": {"started_at": "2026-01-02T03:05:00Z", "finished_at": "2026-01-02T03:06:00Z"},
+        "verifier_result": {"rewards": {"reward": 0.0} if verifier == "reward" else {}},
+        "agent_execution": {"started_at": "2026-01-02T03:04:05Z", "finished_at": "2026-01-02T03:04:25Z"},
+    }
+    (folder / "result.json").write_text(json.dumps(result))
+    if verifier == "no_model":
+        (folder / "verifier").mkdir()
+        (folder / "verifier" / "verdict.json").write_text('{"outcome": "no_model", "reason": "nothing was left"}')
+    record = trial_record(folder, 1)
+    if answered:
+        assert record["outcome"] in ("scored", "agent_timeout", "no_model", "eval_failed")
+        return
+    assert (record["outcome"], record["reward"], record["error"]["phase"]) == ("infra_error", None, "agent")
+    assert record["error"]["type"] == "LlmSilentError"
+    assert record["error"]["message"] == "the agent's LLM never answered: Reconnecting... waiting for network"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ptb_runner import trace
+from ptb_runner import clierrors, clilogs, trace
 from ptb_runner.trace import EVERYTHING, Call, Cut, Trace, Turn
 from tests.run_kit import QUICK, agent, only_cell
 from tests.test_sweep import wait_until
@@ -66,6 +66,46 @@ def test_errors_of_a_cli_are_turns(tmp_path, name, line, words):
     assert found is not None
     assert found.turns[-1].who == "error"
     assert words in found.turns[-1].text
+
+
+@pytest.mark.parametrize(
+    ("name", "at_line"), [("claude-code.txt", 2), ("codex.txt", 6), ("gemini-cli.txt", 7), ("opencode.txt", 1)]
+)
+def test_from_which_line_on_the_llm_has_answered(name, at_line):
+    lines = (LOGS / name).read_text().splitlines()
+    assert [clilogs.answered(name, lines[:number]) for number in (at_line - 1, at_line)] == [False, True]
+    assert clilogs.answered(name, ["a warning", "[1]", "{}", '{"type": 3}', *lines])
+    assert clilogs.answered(f"my-{name}", [])  # nobody knows
+
+
+SYNTHETIC = {"id": "m", "model": "<synthetic>", "content": [{"type": "text", "text": "API Error: Connection error."}]}
+NO_TOKENS = {"tokens": {"input": 0, "output": 0}}
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "words"),
+    [
+        ("claude-code.txt", [{"type": "assistant", "message": SYNTHETIC}], "names no error"),
+        (
+            "claude-code.txt",
+            [
+                {"type": "system", "subtype": "api_retry", "attempt": n, "max_retries": 10, "error_status": 529}
+                for n in (1, 2)
+            ],
+            "attempt 2 of 10: HTTP 529",
+        ),
+        ("codex.txt", [{"type": "error", "message": "Reconnecting... waiting for network"}], "waiting for network"),
+        ("codex.txt", [{"type": "item.completed", "item": {"type": "error", "message": "Falling back"}}], "Falling"),
+        ("gemini-cli.txt", [{"type": "message", "role": "user", "content": "Train it."}], "names no error"),
+        ("gemini-cli.txt", ["Attempt 6 failed. Retrying with backoff... TypeError: fetch failed"], "fetch failed"),
+        ("opencode.txt", [{"type": "step_start"}, {"type": "step_finish", "part": NO_TOKENS}], "names no error"),
+        ("opencode.txt", [{"type": "error", "error": {"data": {"message": "Cannot connect"}}}], "Cannot connect"),
+    ],
+)
+def test_what_a_cli_logs_that_reaches_no_llm_is_no_answer(name, events, words):
+    lines = [one if isinstance(one, str) else json.dumps(one) for one in events]
+    assert not clilogs.answered(name, lines)
+    assert words in clierrors.silent(name, lines)
 
 
 def test_lines_of_unknown_form_lose_nothing_else(tmp_path):

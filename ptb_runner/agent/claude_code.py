@@ -10,10 +10,11 @@ from typing import Any, override
 from harbor.agents.installed import claude_code
 
 from ptb_runner.agent import reprompt
+from ptb_runner.agent.first_answer import FirstAnswer
 from ptb_runner.agent.own_variables import OwnVariables
 
 
-class ClaudeCode(reprompt.Reprompt, OwnVariables, claude_code.ClaudeCode):
+class ClaudeCode(reprompt.Reprompt, FirstAnswer, OwnVariables, claude_code.ClaudeCode):
     AMBIENT = ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "CLAUDE_CODE_DISABLE_ADAPTIVE_THINKING")
 
     @override

@@ -12,11 +12,12 @@ from harbor.agents.installed import codex
 from harbor.environments.base import BaseEnvironment
 
 from ptb_runner.agent import login
+from ptb_runner.agent.first_answer import FirstAnswer
 from ptb_runner.agent.own_variables import OwnVariables
 from ptb_runner.agent.reprompt import Reprompt
 
 
-class Codex(Reprompt, OwnVariables, codex.Codex):
+class Codex(Reprompt, FirstAnswer, OwnVariables, codex.Codex):
     """With `login_file`, the file of a subscription, whose renewed tokens come back to it."""
 
     def __init__(self, *args: Any, login_file: str | None = None, **options: Any) -> None:

@@ -7,10 +7,11 @@ from typing import Any, override
 from harbor.agents.installed import opencode
 
 from ptb_runner.agent import reprompt
+from ptb_runner.agent.first_answer import FirstAnswer
 from ptb_runner.agent.own_variables import OwnVariables
 
 
-class OpenCode(reprompt.Reprompt, OwnVariables, opencode.OpenCode):
+class OpenCode(reprompt.Reprompt, FirstAnswer, OwnVariables, opencode.OpenCode):
     @override
     def _parse_stdout(self) -> list[dict[str, Any]]:
         """Of all rounds: each prints only its own events, tokens and dollars."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -73,17 +78,66 @@ def test_work_before_a_full_context_counts(agent, ptb, llm):
     assert trial["flags"] == ["agent_error:ContextWindowExceededError"]
 
 
-def test_a_cli_that_crashes_at_its_start_says_how(ptb, llm, tmp_path):
-    broken = tmp_path / "broken"
-    (broken / "bin").mkdir(parents=True)
-    script = '[ "$1" = --version ] && echo "codex-cli 0.171.0" && exit; echo "cannot load libfoo.so" >&2; exit 127'
-    (broken / "bin" / "codex").write_text(f"#!/bin/bash\n{script}\n")
-    (broken / "bin" / "codex").chmod(0o755)
-    llm.scripts["x"] = [WORK]
-    ptb("benchmark=hello", *talking_to(llm, "x", "codex"), f"backend.read_only_paths=[{broken}]")
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini-cli"])
+def test_a_cli_that_waits_for_an_llm_that_is_not_there_is_ended(agent, ptb, llm):
+    nowhere = ("agent.base_url=http://127.0.0.1:9/v1", "agent.first_answer_min=0.3")
+    ptb("benchmark=hello", *talking_to(llm, "x", agent), *in_bubblewrap(), *nowhere)
     trial = only_cell().trial()
+    assert (trial["outcome"], trial["reward"], trial["error"]["type"]) == ("infra_error", None, "LlmSilentError")
+    assert re.search(r"^the agent's LLM never answered: .+ \(ended after 18 seconds\)$", trial["error"]["message"])
+    assert 18 <= trial["durations_sec"]["agent"] < 120
+    assert not (only_cell().folder / "superseded").exists()
+
+
+def test_opencode_that_takes_any_answer_for_its_llms_is_told_apart(ptb, llm, tmp_path):
+    """A server that is none, such as a proxy's page: it asks again and again, and calls nothing an error."""
+    with page_server() as url:
+        elsewhere = (f"agent.base_url={url}/v1", "agent.first_answer_min=0.3")
+        ptb("benchmark=hello", *talking_to(llm, "x", "opencode"), *in_bubblewrap(), *elsewhere)
+    assert only_cell().trial()["error"]["type"] == "LlmSilentError"
+
+
+@contextlib.contextmanager
+def page_server() -> Iterator[str]:
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<html>Welcome</html>")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def run_broken(ptb, llm, folder, script):
+    """The only trial of a program that is called codex."""
+    (folder / "bin").mkdir(parents=True)
+    version = '[ "$1" = --version ] && echo "codex-cli 0.171.0" && exit'
+    (folder / "bin" / "codex").write_text(f"#!/bin/bash\n{version}; {script}\n")
+    (folder / "bin" / "codex").chmod(0o755)
+    llm.scripts["x"] = [WORK]
+    ptb("benchmark=hello", *talking_to(llm, "x", "codex"), f"backend.read_only_paths=[{folder}]")
+    return only_cell().trial()
+
+
+def test_a_cli_that_crashes_at_its_start_says_how(ptb, llm, tmp_path):
+    trial = run_broken(ptb, llm, tmp_path / "broken", 'echo "cannot load libfoo.so" >&2; exit 127')
     assert (trial["outcome"], trial["reward"]) == ("infra_error", None)
     assert trial["error"]["message"] == "cannot load libfoo.so (exit code 127)"
+
+
+def test_a_cli_that_ends_well_without_its_llm_is_not_scored(ptb, llm, tmp_path):
+    """Not as an agent that did nothing, whose 0 would count."""
+    trial = run_broken(ptb, llm, tmp_path / "broken", """echo '{"type": "error", "message": "no route"}'; exit 0""")
+    assert (trial["outcome"], trial["reward"], trial["error"]["type"]) == ("infra_error", None, "LlmSilentError")
+    assert trial["error"]["message"] == "the agent's LLM never answered: no route"
 
 
 def test_a_cli_that_never_ends_is_ended_and_its_work_counts(ptb, llm):
