@@ -30,6 +30,8 @@ from ptb_runner.config import (
     Auth,
     Config,
     ContentKind,
+    JudgeApi,
+    JudgeEngine,
     Kind,
     MissingScore,
     Network,
@@ -478,6 +480,8 @@ def _judges(config: DictConfig, cell: Config) -> Iterator[str]:
         for field in own.fields:
             if not _FIELD.fullmatch(field) or field.startswith("justification_"):
                 yield f"{key}.fields.{field}: no name for a field\n  small letters, digits and underscores"
+    if cell.judge.engine is JudgeEngine.codex and cell.judge.api is not JudgeApi.responses:
+        yield "judge.api=chat: judge.engine=codex speaks the Responses API only\n  leave judge.api out, or judge.engine"
     if cell.judge.api_key_var and not _ENV_NAME.fullmatch(cell.judge.api_key_var):
         # Not repeated: somebody may have pasted the key itself.
         yield "judge.api_key_var: no variable's name\n  give a name such as OPENAI_API_KEY, never the key itself"

@@ -101,6 +101,13 @@ class JudgeApi(Enum):
     chat = "chat"
 
 
+class JudgeEngine(Enum):
+    """What a judge is made of."""
+
+    api = "api"
+    codex = "codex"
+
+
 class Auth(Enum):
     """How an agent pays for its LLM."""
 
@@ -360,6 +367,19 @@ class JudgeConfig:
 
 
 @dataclass
+class CodexConfig:
+    """The Codex CLI as a judge (judge.engine=codex)."""
+
+    version: str | None = option(None, "Its version; null: that of conf/pins/pinned.yaml.", result=False)
+    path: str | None = option(
+        None, "The program, where it is not to come from the cache that `ptb cache codex` fills.", result=False
+    )
+    max_hours: float = option(
+        4.0, "Hours of one judge's work, after which it must give its verdict.", above=0, result=False
+    )
+
+
+@dataclass
 class JudgesConfig:
     """The judges of each trial, and how they are asked."""
 
@@ -367,6 +387,12 @@ class JudgesConfig:
     panel: dict[str, JudgeConfig] = option(
         {}, "The judges by id, each {prompt, fields, effect, model, effort, max_turns ...}.", result=False
     )
+    engine: JudgeEngine = option(
+        JudgeEngine.api,
+        "What a judge is: api, an LLM with read-only tools of ours; codex, the Codex CLI in a sandbox over a copy.",
+        result=False,
+    )
+    codex: CodexConfig = option(CodexConfig, "The Codex CLI as a judge.")
     api: JudgeApi = option(JudgeApi.responses, "The form of the API: responses, or chat (completions).", result=False)
     base_url: str | None = option(None, "An OpenAI-compatible API; null: OPENAI_BASE_URL, else OpenAI's.", result=False)
     api_key_var: str | None = option(

@@ -14,6 +14,7 @@ from ptb_runner import backend, launch, serve
 from ptb_runner.backend import podman
 from ptb_runner.config import Config, register, typed
 from ptb_runner.explain import UsageError, explain
+from ptb_runner.judge import codex, codex_program
 from ptb_runner.overrides import as_meant
 from ptb_runner.paths import CONF
 
@@ -38,6 +39,7 @@ def checks(overrides: list[str]) -> Iterator[Check]:
     yield from (Check(*found) for found in backend.of(config).checks(config))
     yield from (Check("launcher", True, fault) for fault in launch.problems([config]))
     yield from (Check(*found) for found in serve.checks(config))
+    yield from _judges(config)
     yield from _keys(config)
 
 
@@ -89,6 +91,15 @@ def _disk(folder: Path) -> Check:
     except OSError as error:
         return Check("disk", True, f"{folder} cannot be written to ({error.strerror}): stand elsewhere")
     return Check("disk", free < LITTLE_DISK_GB, f"{free:.1f} GB free for results in {folder}")
+
+
+def _judges(config: Config) -> Iterator[Check]:
+    if codex.wanted(config.judge):
+        problems = codex.machine_problems(config.judge)
+        yield from (Check("judge", True, ": ".join(map(str.strip, one.splitlines()))) for one in problems)
+        if not problems:
+            program = codex_program.find(config.judge.codex)
+            yield Check("judge", False, f"codex {program.version} in {program.folder}")
 
 
 def _keys(config: Config) -> Iterator[Check]:

@@ -28,7 +28,7 @@ from ptb_runner.cell import (
 )
 from ptb_runner.config import AgentConfig, Config, ModalLauncherConfig, typed
 from ptb_runner.explain import UsageError
-from ptb_runner.judge import prompts
+from ptb_runner.judge import codex, prompts
 from ptb_runner.render import render
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def preflight(config: Config) -> list[str]:
         *_agent_class(config),
         *_sandbox_problems(config),
         *serve.machine_problems(config),
+        *codex.machine_problems(config.judge),
         *(probe.refusals(config) if config.preflight.probe_keys else []),
     ]
 

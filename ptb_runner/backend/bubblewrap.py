@@ -12,7 +12,7 @@ from ptb_runner import hf_cache
 from ptb_runner.agent import clis
 from ptb_runner.backend import host_folder
 from ptb_runner.config import BubblewrapConfig, Config
-from ptb_runner.sandbox import bubblewrap
+from ptb_runner.sandbox import bubblewrap, bwrap
 
 kill_all = bubblewrap.kill_all
 handoff, make_handoff = host_folder.handoff, host_folder.make_handoff
@@ -45,7 +45,7 @@ def warnings(config: Config) -> list[str]:
     """An agent's CLI that no sandbox would find: the installation in each needs the network, and may not work there."""
     program = clis.PROGRAMS.get(config.agent.name or "")
     own = [Path(path, "bin") for path in _kwargs(config)["read_only_paths"]]
-    if program is None or shutil.which(program, path=os.pathsep.join(map(str, [*own, *bubblewrap.SYSTEM_PATH]))):
+    if program is None or shutil.which(program, path=os.pathsep.join(map(str, [*own, *bwrap.SYSTEM_PATH]))):
         return []
     return [
         f"the sandbox lacks {program}, which each trial then tries to install over the network; "

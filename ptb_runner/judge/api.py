@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -152,14 +152,18 @@ class Responses(_Asked):
             Call(one["call_id"], one["name"], one["arguments"]) for one in output if one["type"] == "function_call"
         ]
         parts = [part for one in output if one["type"] == "message" for part in one.get("content", [])]
-        spent = response.get("usage") or {}
-        usage = Usage(
-            spent.get("input_tokens", 0),
-            (spent.get("input_tokens_details") or {}).get("cached_tokens", 0),
-            spent.get("output_tokens", 0),
-            (spent.get("output_tokens_details") or {}).get("reasoning_tokens", 0),
-        )
-        return Reply("\n".join(part.get("text", "") for part in parts), calls, usage)
+        return Reply("\n".join(part.get("text", "") for part in parts), calls, usage_of(response))
+
+
+def usage_of(response: dict[str, Any]) -> Usage:
+    """What a response of the Responses API says that it took."""
+    spent = response.get("usage") or {}
+    return Usage(
+        spent.get("input_tokens", 0),
+        (spent.get("input_tokens_details") or {}).get("cached_tokens", 0),
+        spent.get("output_tokens", 0),
+        (spent.get("output_tokens_details") or {}).get("reasoning_tokens", 0),
+    )
 
 
 @dataclass
@@ -285,16 +289,20 @@ def _passes(error: BaseException) -> bool:
 
 
 def _wait(judges: JudgesConfig, state: RetryCallState) -> float:
-    """What the server asks for, else twice as long each time, not in step with others."""
     error = state.outcome.exception() if state.outcome else None
     response = getattr(error, "response", None)
+    return wait_before(judges, state.attempt_number, response.headers if response is not None else {})
+
+
+def wait_before(judges: JudgesConfig, tries: int, headers: Mapping[str, str]) -> float:
+    """Seconds until the next try: what the server asks for, else twice as long each time, not in step with others."""
     if judges.retry_wait_sec == 0:
         return 0.0
     try:
-        asked = float(response.headers["retry-after"]) if response is not None else 0.0
+        asked = float(headers["retry-after"])
     except (KeyError, ValueError):
         asked = 0.0
-    own = judges.retry_wait_sec * 2 ** (state.attempt_number - 1) * random.uniform(0.75, 1.25)
+    own = judges.retry_wait_sec * 2 ** (tries - 1) * random.uniform(0.75, 1.25)
     return min(max(asked, own), LONGEST_WAIT_SEC)
 
 

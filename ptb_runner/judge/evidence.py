@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 MAX_DEPTH = 64
+_PIECE = 2**20
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
@@ -75,6 +77,23 @@ class Evidence:
         for entry in self.list(path, MAX_DEPTH):
             if entry.kind == "file":
                 yield entry.path
+
+    def copy_to(self, folder: Path) -> list[Entry]:
+        """Copy all folders and regular files to an empty folder; what was left out, and why."""
+        left_out = []
+        for entry in self.list(".", MAX_DEPTH):
+            target = folder / entry.path
+            if entry.kind == "folder":
+                target.mkdir()
+            elif entry.kind == "file":
+                try:
+                    with os.fdopen(self.open(entry.path), "rb") as source, target.open("wb") as sink:
+                        shutil.copyfileobj(source, sink, _PIECE)
+                except Refused as error:
+                    left_out.append(replace(entry, note=str(error)))
+            else:
+                left_out.append(entry)
+        return left_out
 
     def _below(self, path: str, name: str, folder: int, depth: int) -> Iterator[Entry]:
         inner = f"{path.rstrip('/')}/{name}"

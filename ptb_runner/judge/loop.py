@@ -37,16 +37,19 @@ class Hearing:
     malformed: int = 0
     usage: Usage = field(default_factory=Usage)
     cut_short: str | None = None
+    program: str | None = None  # what was at work, where it was not we
 
 
 Note = Callable[[dict[str, Any]], None]
 
 
-def instructions(own: JudgeConfig) -> str:
-    """What every judge is told before its own prompt."""
-    text = (TEMPLATES / "judge" / "instructions.md").read_text()
-    questions = "\n".join(f"- `{name}`: true if {meaning}" for name, meaning in own.fields.items())
-    return f"{text.strip()}\n\n{questions}\n"
+def instructions(own: JudgeConfig, *, in_sandbox: bool = False) -> str:
+    """What every judge is told before its own prompt; one with a sandbox has other means."""
+    import jinja2
+
+    text = (TEMPLATES / "judge" / "instructions.md.j2").read_text()
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False)
+    return environment.from_string(text).render(fields=own.fields, in_sandbox=in_sandbox)
 
 
 async def hear(
@@ -67,7 +70,7 @@ async def hear(
         first = talk.seed("read_file", json.dumps({"path": "trace.txt"}))
         await _answer(talk, first, toolbox, note)
         while hearing.verdict is None:
-            hearing.cut_short = _cut_short(own, hearing)
+            hearing.cut_short = cut_short(own, hearing)
             reply = await talk.ask(for_verdict=hearing.cut_short is not None)
             hearing.turns += 1
             hearing.usage.add(reply.usage)
@@ -114,7 +117,7 @@ async def _answer(talk: api.Responses | api.Chat, call: api.Call, toolbox: Toolb
     note({"role": "tool", "name": call.name, "arguments": call.arguments, "output": output})
 
 
-def _cut_short(own: JudgeConfig, hearing: Hearing) -> str | None:
+def cut_short(own: JudgeConfig, hearing: Hearing) -> str | None:
     """Why the judge must give its verdict now; None while it may go on."""
     if hearing.turns >= own.max_turns - 1:
         return "max_turns"

@@ -16,10 +16,10 @@ from typing import Any
 
 from ptb_runner import test_data, trace
 from ptb_runner.cell import Cell, now, read_json
-from ptb_runner.config import JudgeConfig, JudgesConfig, PriceConfig
-from ptb_runner.judge import judgements, prompts
+from ptb_runner.config import JudgeConfig, JudgeEngine, JudgesConfig, PriceConfig
+from ptb_runner.judge import codex, judgements, loop, prompts
 from ptb_runner.judge.evidence import Evidence
-from ptb_runner.judge.loop import Hearing, hear
+from ptb_runner.judge.loop import Hearing
 from ptb_runner.judge.tools import Toolbox
 from ptb_runner.redact import Redactor
 
@@ -72,13 +72,18 @@ async def _judge(
 
 async def _hear(cell: Cell, own: JudgeConfig, prompt: str, trial_dir: Path, hearing: Hearing, note: Any) -> None:
     box = Toolbox(evidence_of(cell, trial_dir), _test_data(cell), cell.config.model.identity)
-    await hear(own, cell.config.judge, prompt, box, hearing, note)
+    judges = cell.config.judge
+    engine = codex if judges.engine is JudgeEngine.codex else loop
+    await engine.hear(own, judges, prompt, box, hearing, note)
 
 
 def _judgement(
     judges: JudgesConfig, judge: str, own: JudgeConfig, hearing: Hearing, error: dict[str, Any] | None
 ) -> dict[str, Any]:
     """The content of a judgement's file."""
+    limits = {name: getattr(own, name) for name in ("max_turns", "max_tokens", "max_context_tokens")}
+    if judges.engine is JudgeEngine.codex:
+        limits["max_hours"] = judges.codex.max_hours
     return {
         "schema_version": SCHEMA_VERSION,
         "judge": judge,
@@ -86,6 +91,8 @@ def _judgement(
         "effect": own.effect.name,
         "verdict": hearing.verdict,
         "error": error,
+        "engine": judges.engine.name,
+        "program": hearing.program,
         "api": judges.api.name,
         "model": judges.model or own.model,
         "effort": judges.effort or own.effort,
@@ -95,7 +102,7 @@ def _judgement(
         "cut_short": hearing.cut_short,
         "tokens": vars(hearing.usage),
         "cost_usd": _cost(own.usd_per_mtok, hearing),
-        "limits": {name: getattr(own, name) for name in ("max_turns", "max_tokens", "max_context_tokens")},
+        "limits": limits,
     }
 
 

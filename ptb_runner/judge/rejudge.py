@@ -15,7 +15,7 @@ from ptb_runner import harbor_job, parity, redact
 from ptb_runner.cell import Cell
 from ptb_runner.config import JudgesConfig
 from ptb_runner.explain import UsageError, nearest
-from ptb_runner.judge import judgements, panel, prompts
+from ptb_runner.judge import codex, judgements, panel, prompts
 from ptb_runner.outcome import JUDGED, Outcome, trial_record
 from ptb_runner.result import rescore
 
@@ -51,7 +51,7 @@ def rejudge(
 
 
 def check(cell: Cell, judges: list[str], other: JudgesConfig | None) -> list[str]:
-    """The judges that are meant; raises UsageError when the cell has none of that name, or their key is missing."""
+    """The judges that are meant; raises UsageError when the cell has none of that name, or they lack something."""
     settings = other or cell.config.judge
     if not settings.panel:
         raise UsageError(f"{cell.folder}: the cell has no judges\n  type ptb rejudge {cell.folder} judge=v1_1")
@@ -63,6 +63,8 @@ def check(cell: Cell, judges: list[str], other: JudgesConfig | None) -> list[str
     variable = settings.api_key_var
     if variable and not os.environ.get(variable):
         raise UsageError(f"{variable}: the judges need this variable, and it is not set\n  export {variable}=...")
+    if problems := codex.machine_problems(settings):
+        raise UsageError(problems[0])
     return judges or list(settings.panel)
 
 

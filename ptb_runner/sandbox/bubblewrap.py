@@ -34,7 +34,6 @@ describe = bwrap.describe
 DEFAULT_WORKDIR = "/app"
 OTHER_BACKENDS = "use podman or docker"
 ROOT = (None, "root", "0", 0)
-SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 # NumPy's BLAS picks its code by CPU; where that guess is wrong, these are how the machine's owner corrected it.
 HOST_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
@@ -231,7 +230,7 @@ class BubblewrapEnvironment(JobsEnvironment):
         if user not in ROOT:
             raise ValueError(f"user {user!r}: a bubblewrap sandbox has only root; {OTHER_BACKENDS}")
         variables = {
-            "PATH": ":".join([f"{sys.prefix}/bin", *self._own_programs(), *SYSTEM_PATH]),
+            "PATH": ":".join([f"{sys.prefix}/bin", *self._own_programs(), *bwrap.SYSTEM_PATH]),
             **{"HOME": "/root", "USER": "root", "LANG": "C.UTF-8", "TERM": "dumb", "TMPDIR": "/tmp"},
             "PYTHONDONTWRITEBYTECODE": "1",
             **{name: os.environ[name] for name in HOST_VARIABLES if name in os.environ},

@@ -32,6 +32,7 @@ ROOT_BYTES = 256 << 20
 
 PRIVATE = ("/home", "/installed-agent", "/logs", "/root", "/solution", "/tests", "/tmp", "/var/tmp")
 
+SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 # An allow-list, because /etc also holds shadow, host keys, and whatever secrets an administrator put there. Not the

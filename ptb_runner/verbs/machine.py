@@ -80,13 +80,13 @@ def cache(arguments: list[str]) -> int:
     """Download what runs can use more than once.
 
     `hf` fetches the models and data sets that cells need of the hub, `test-data` a benchmark's test items for the
-    check against contamination.
+    check against contamination, `codex` the Codex CLI for judge.engine=codex.
     """
     parser = parser_of(cache, folder=False)
-    parser.add_argument("what", choices=["hf", "test-data"], help="models and data sets, or test items")
+    parser.add_argument("what", choices=list(_CACHES), help="models and data sets, test items, or the CLI")
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for example benchmark=gsm8k,humaneval")
     chosen = parser.parse_args(arguments)
-    return _cache_hf(chosen.overrides) if chosen.what == "hf" else _cache_test_data(chosen.overrides)
+    return _CACHES[chosen.what](chosen.overrides)
 
 
 def _cache_test_data(overrides: list[str]) -> int:
@@ -113,3 +113,17 @@ def _cache_hf(overrides: list[str]) -> int:
     out.print(f"hub cache: {len(needed)} repositories in {place}" if needed else "these cells need nothing of the hub")
     out.print(f"next: ptb {' -m' if len(configs) > 1 else ''}{' '.join(overrides)}".replace("  ", " "), markup=False)
     return 0
+
+
+def _cache_codex(overrides: list[str]) -> int:
+    from ptb_runner.doctor import compose
+    from ptb_runner.judge import codex_program
+
+    out = console()
+    program = codex_program.install(compose(overrides).judge.codex, lambda line: out.print(line, markup=False))
+    out.print(f"codex {program.version} is in {program.folder}", markup=False)
+    out.print("next: judge.engine=codex, in a run or in ptb rejudge", markup=False)
+    return 0
+
+
+_CACHES = {"hf": _cache_hf, "test-data": _cache_test_data, "codex": _cache_codex}
