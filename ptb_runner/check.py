@@ -45,6 +45,7 @@ from ptb_runner.config import (
 )
 from ptb_runner.explain import find, unknown_key
 from ptb_runner.judge import judgements, prompts
+from ptb_runner.launch import beaker_spec
 from ptb_runner.paths import CONF, TEMPLATES
 
 _SECRET_NAME = re.compile(r"key|token|secret|password|passwd|credential|auth(?!or)", re.IGNORECASE)
@@ -72,6 +73,7 @@ def problems(config: DictConfig, conf_dirs: list[str]) -> list[str]:
         *_benchmark(cell),
         *_content(cell),
         *serve.problems(cell),
+        *beaker_spec.problems(cell),
         *_judges(config, cell),
     ]
 
@@ -178,6 +180,7 @@ def _out_of_bounds(config: DictConfig, known: Sequence[Option]) -> Iterator[str]
 
 def _secrets(config: DictConfig) -> Iterator[str]:
     """Literal secrets would be written to cell.yaml; the message must not repeat them."""
+    yield from _secrets_of_jobs(config)
     for root in ("agent.env", "agent.options", "serve.env"):
         if (node := OmegaConf.select(config, root)) is None:
             continue
@@ -190,6 +193,18 @@ def _secrets(config: DictConfig) -> Iterator[str]:
                     f"{key}: looks like a secret written out, and would be stored\n"
                     f"  export it as a variable and name it: agent.env_vars=[{name}] or '{key}=${{oc.env:{name}}}'"
                 )
+
+
+def _secrets_of_jobs(config: DictConfig) -> Iterator[str]:
+    """What a job's environment is given stands in its specification, which others may read."""
+    given = OmegaConf.select(config, "launcher.env")
+    raw: Any = OmegaConf.to_container(given, resolve=False) if given is not None else {}
+    for name, value in raw.items():
+        if _SECRET_NAME.search(name) or "${oc.env:" in value:
+            yield (
+                f"launcher.env.{name}: would stand in the job's specification, which others may read\n"
+                f"  type launcher.beaker_secrets.{name}=SECRET, with the name of a Beaker secret"
+            )
 
 
 def _strings(node: Any, key: str) -> Iterator[tuple[str, str]]:

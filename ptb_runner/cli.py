@@ -178,8 +178,6 @@ class BeforeRun(Callback):
         with read_write(own), open_dict(own):
             own.pop("hydra")
         faults = plan.faults(own, self.folders)
-        if own.launcher.kind not in ("inline", "debug") and not faults:
-            faults = [f"launcher={own.launcher.kind}: for sweeps only\n  type -m, also for one cell"]
         if own.sweep.zip or own.sweep.file:
             faults = [*faults, "sweep.zip and sweep.file: for sweeps only\n  type -m"]
         for fault in faults:

@@ -37,7 +37,7 @@ def checks(overrides: list[str]) -> Iterator[Check]:
     yield Check("harbor", False, version("harbor"))
     yield _disk(Path.cwd())
     yield from (Check(*found) for found in backend.of(config).checks(config))
-    yield from (Check("launcher", True, fault) for fault in launch.problems([config]))
+    yield from (Check(*found) for found in launch.checks(config))
     yield from (Check(*found) for found in serve.checks(config))
     yield from _judges(config)
     yield from _keys(config)

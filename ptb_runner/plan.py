@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from ptb_runner import backend, check, dataset, keys, parity, probe, serve
+from ptb_runner import backend, check, dataset, keys, launch, parity, probe, serve
 from ptb_runner.agent import arguments
 from ptb_runner.budget import agent_hours, verifier_hours
 from ptb_runner.cell import (
@@ -29,6 +29,7 @@ from ptb_runner.cell import (
 from ptb_runner.config import AgentConfig, Config, ModalLauncherConfig, typed
 from ptb_runner.explain import UsageError
 from ptb_runner.judge import codex, prompts
+from ptb_runner.launch import beaker_spec
 from ptb_runner.render import render
 
 if TYPE_CHECKING:
@@ -51,11 +52,14 @@ class Plan:
 
 def preflight(config: Config) -> list[str]:
     """What the cell needs of this machine and does not find; nothing is created or launched."""
+    if beaker_spec.is_elsewhere(config):  # its job looks at its own machine
+        return [*check.backend_refusals(config), *_agent_class(config), *_task_problems(config)]
     return [
         *check.backend_refusals(config),
         *([] if _has_secrets_elsewhere(config) else keys.missing(config)),
         *_agent_class(config),
-        *_sandbox_problems(config),
+        *backend.of(config).problems(config),
+        *_task_problems(config),
         *serve.machine_problems(config),
         *codex.machine_problems(config.judge),
         *(probe.refusals(config) if config.preflight.probe_keys else []),
@@ -116,13 +120,10 @@ def _takes_base_url(agent: type[BaseAgent]) -> bool:
     return agent.MODEL_CONNECTION is not None or any("base_url" in inspect.signature(one).parameters for one in own)
 
 
-def _sandbox_problems(config: Config) -> list[str]:
-    found = backend.of(config).problems(config)
+def _task_problems(config: Config) -> list[str]:
     path = Path(config.benchmark.path or "")
     # The folder may be gone, or named from elsewhere, when a cell that has its own copy of the task is resumed.
-    if config.benchmark.path and path.is_dir():
-        found += _unsupported(path, str(path), config)
-    return found
+    return _unsupported(path, str(path), config) if config.benchmark.path and path.is_dir() else []
 
 
 def _unsupported(task: Path, name: str, config: Config) -> list[str]:
@@ -262,11 +263,12 @@ def plan(cell: Cell) -> Plan:
         agent_hours=hours[0],
         verifier_hours=hours[1],
         gpu_hours=config.benchmark.gpus * longest * cell.n_trials,
-        keys=keys.found(config),
+        keys={} if beaker_spec.is_elsewhere(config) else keys.found(config),
         warnings=[
             *check.warnings(config),
             *_unchecked_options(config),
             *backend.of(config).warnings(config),
+            *beaker_spec.warnings(config),
             *parity.deviations(config),
         ],
     )
@@ -288,4 +290,7 @@ def faults(config: DictConfig, conf_dirs: list[str]) -> list[str]:
     A dry run goes on without the latter, and its plan says what is missing.
     """
     found = check.problems(config, conf_dirs)
-    return found if found or config.dry_run else preflight(typed(config))
+    if found or config.dry_run:
+        return found
+    cell = typed(config)
+    return [*preflight(cell), *launch.problems([cell])]

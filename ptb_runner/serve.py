@@ -191,7 +191,8 @@ def _hosted_problems(config: Config) -> Iterator[str]:
 
 def _vllm_problems(config: Config, serve: VllmServeConfig) -> Iterator[str]:
     model, name = config.model.hub_id or config.model.id, served_name(config)
-    if model.startswith((".", "/", "~")) and not (Path(model).is_absolute() and Path(model).is_dir()):
+    there = config.launcher.kind in _ELSEWHERE and Path(model).is_absolute()  # seen when the server is started there
+    if model.startswith((".", "/", "~")) and not (there or (Path(model).is_absolute() and Path(model).is_dir())):
         yield f"model.hub_id={model}: no such folder\n  give ORG/NAME, or the absolute path of a checkpoint"
     if not _PLAIN.fullmatch(name):
         yield f"serve.served_name={name}: at most 63 letters, digits, dots, dashes and underscores"

@@ -10,7 +10,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from ptb_runner import cell as cells
-from ptb_runner import display, plan, redact, run, terminal
+from ptb_runner import display, launch, plan, redact, run, sweep, terminal
 from ptb_runner.config import typed, without_secrets
 from ptb_runner.explain import Exit, UsageError
 from ptb_runner.outcome import Outcome
@@ -18,9 +18,11 @@ from ptb_runner.outcome import Outcome
 log = logging.getLogger(__name__)
 
 
-def start(config: DictConfig, folder: Path, overrides: list[str]) -> Exit:
+def start(config: DictConfig, folder: Path, overrides: list[str]) -> int:
     """Prepare the cell in `folder`, then run it (or, with dry_run=true, print its plan)."""
     try:
+        if config.launcher.kind in launch.IN_JOBS:
+            return sweep.launch_one(config, folder, overrides)
         cell = plan.prepare(typed(config), without_secrets(config), folder, overrides)
     except UsageError as error:
         _discard_if_new(folder)

@@ -161,8 +161,6 @@ def launch(loader: ConfigLoaderImpl, master: DictConfig, jobs: list[list[str]], 
 
     Raises UsageError, with nothing launched, when any cell is not sound.
     """
-    from ptb_runner import display, terminal
-
     composed = check_all(loader, master, jobs, conf_dirs)
     folder, new = _folder(master)
     try:
@@ -171,9 +169,26 @@ def launch(loader: ConfigLoaderImpl, master: DictConfig, jobs: list[list[str]], 
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+    return _start(folder, prepared)
+
+
+def launch_one(config: DictConfig, folder: Path, overrides: list[str]) -> int:
+    """Run a single cell whose launcher works on sweeps: a sweep of one, in `folder`; its configuration is sound."""
+    if (folder / "cell.yaml").exists():
+        raise UsageError(f"{folder}: holds a cell that ran by itself\n  choose another folder: hydra.run.dir=DIR")
+    cell = Composed(0, overrides, typed(config), without_secrets(config))
+    return _start(folder.resolve(), prepare(folder.resolve(), [cell]))
+
+
+def _start(folder: Path, prepared: list[Cell]) -> int:
+    """Show the plan of prepared cells, and run them unless it is a dry run."""
+    from ptb_runner import display, terminal
+
     out = terminal.console()
     display.print_sweep_plan(folder, [plan.plan(cell) for cell in prepared], out)
-    if composed[0].config.dry_run:
+    if prepared[0].config.dry_run:
+        for text in launcher.preview(folder, prepared):
+            out.print(text, markup=False)
         refusals = _refusals(prepared)
         for refusal in refusals:
             out.print(f"not ready: {refusal}", markup=False)

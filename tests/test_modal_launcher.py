@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from ptb_runner.doctor import compose_all
-from ptb_runner.launch import copies, modal, modal_image
+from ptb_runner.launch import copies, modal, modal_image, shipping
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 def test_a_cell_is_shipped_as_it_is_but_for_what_is_this_machines(folder, tmp_path):
     (tmp_path / "sweep.yaml").write_text("cells: []")
-    modal.pack(folder, tmp_path / "sweep.yaml", tmp_path / "cell.tar")
+    shipping.pack(folder, tmp_path / "sweep.yaml", tmp_path / "cell.tar")
     place = tmp_path / "there"
     with tarfile.open(tmp_path / "cell.tar") as archive:
         archive.extractall(place, filter="tar")
@@ -54,7 +54,7 @@ def test_a_copy_follows_its_source(folder, tmp_path):
 
 
 def test_the_image_has_the_versions_that_are_installed_here():
-    pins = modal_image.pins()
+    pins = shipping.pins("modal")
     assert f"harbor=={importlib.metadata.version('harbor')}" in pins
     assert any(one.startswith("modal==") for one in pins)
     assert not [one for one in pins if one.startswith("pytest")]

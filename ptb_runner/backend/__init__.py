@@ -15,6 +15,7 @@ from ptb_runner.config import Config
 from ptb_runner.hf_cache import Progress, Repository
 
 MODULES = {kind: f"ptb_runner.backend.{kind}" for kind in ("bubblewrap", "podman", "docker", "modal")}
+MODULES["beaker"] = MODULES["podman"]  # in the job of launcher=beaker
 
 
 class Backend(Protocol):
@@ -103,4 +104,4 @@ def named(kind: str) -> Backend:
 
 def others(kind: str) -> str:
     """The backends that a task might run on instead, in words."""
-    return f"try backend={' or backend='.join(name for name in MODULES if name != kind)}"
+    return f"try backend={' or backend='.join(name for name in MODULES if MODULES[name] != MODULES[kind])}"

@@ -14,6 +14,7 @@ from ptb_runner.backend import host_folder
 from ptb_runner.backend.lifetime import lifetime_sec
 from ptb_runner.cell import Cell
 from ptb_runner.config import Config, PodmanConfig, PodmanNetwork
+from ptb_runner.launch import beaker_spec
 from ptb_runner.sandbox import podman_machine, podman_nested, podman_setup
 from ptb_runner.sandbox.podman_cli import Podman
 
@@ -115,7 +116,7 @@ def unsupported(task: Path, config: Config) -> list[str]:
     from ptb_runner.sandbox import podman
 
     if is_compose(task):
-        return podman_machine.compose_reasons(task)
+        return podman_machine.compose_reasons(task, here=not beaker_spec.is_elsewhere(config))
     return podman.unsupported(task, _backend(config).image)
 
 

@@ -6,6 +6,7 @@ Launchers differ only in where they call `run_cell`; a cell's folder is the whol
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,12 @@ MODULES = {
     "submitit_local": "ptb_runner.launch.submitit",
     "slurm": "ptb_runner.launch.submitit",
     "modal": "ptb_runner.launch.modal",
+    "beaker": "ptb_runner.launch.beaker",
 }
 
-IN_JOBS = frozenset({"submitit_local", "slurm", "modal"})  # launchers whose cells outlive the process that started them
+IN_JOBS = frozenset(
+    {"submitit_local", "slurm", "modal", "beaker"}
+)  # launchers whose cells outlive the process that started them
 
 
 def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
@@ -63,5 +67,37 @@ def cancel(sweep: Path, kind: str, numbers: list[int] | None = None) -> list[int
 
 def bring(cell: Path) -> bool:
     """Bring what a cell's runner has written elsewhere to its folder here; whether there is one that goes on."""
-    record = read_json(cell / "launcher.json") or {}
-    return record.get("kind") == "modal" and _module("modal").bring(cell)
+    kind = _kind(cell)
+    return kind in ("modal", "beaker") and _module(kind).bring(cell)
+
+
+def _kind(cell: Path) -> str:
+    return (read_json(cell / "launcher.json") or {}).get("kind", "")
+
+
+def notes(cell: Path) -> Iterator[str]:
+    """What is to be told of a cell's job beside the cell's status, in lines; nothing where that says it all."""
+    if _kind(cell) == "beaker":
+        yield from _module("beaker").notes(cell)
+
+
+def prints_log(cell: Path, follow: bool) -> bool:
+    """Print what the cell's job prints, where that is kept elsewhere; False: its runner.log is here."""
+    if _kind(cell) != "beaker":
+        return False
+    _module("beaker").logs(cell, follow=follow)
+    return True
+
+
+def preview(sweep: Path, cells: list[Cell]) -> Iterator[str]:
+    """What would be submitted for some cells, for a dry run."""
+    if cells[0].config.launcher.kind == "beaker":
+        yield from _module("beaker").preview(sweep, cells)
+
+
+def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
+    """For `ptb doctor`: name, whether it failed, and what was found or what to do."""
+    faults = problems([config])
+    yield from (("launcher", True, fault) for fault in faults)
+    if not faults and config.launcher.kind == "beaker":
+        yield from _module("beaker").checks(config.launcher)

@@ -28,7 +28,7 @@ def freeze(sweep: Path, cells: list[Config]) -> Path:
     place.mkdir(exist_ok=True)
     copy = Path(tempfile.mkdtemp(prefix=".new-", dir=place))
     copy.chmod(0o755)
-    for source in dict.fromkeys((*_program(), *_agents(cells))):
+    for source in dict.fromkeys((*_program(), *agents(cells))):
         if source.is_dir():
             shutil.copytree(source, copy / source.name, ignore=_NOT_CODE, dirs_exist_ok=True)
         else:
@@ -67,7 +67,7 @@ def _program() -> Iterator[Path]:
     yield from (folder for folder in (CONF, TEMPLATES) if not folder.is_relative_to(PACKAGE))  # in a wheel they are
 
 
-def _agents(cells: list[Config]) -> Iterator[Path]:
+def agents(cells: list[Config]) -> Iterator[Path]:
     """The files or folders of agents of the user's own, as far as they are not installed packages."""
     for name in dict.fromkeys(cell.agent.import_path.split(":")[0] for cell in cells if cell.agent.import_path):
         spec = importlib.util.find_spec(name.partition(".")[0])

@@ -12,23 +12,21 @@ import importlib.util
 import math
 import re
 import secrets
-import tarfile
 import tempfile
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ptb_runner import backend, keys, trial_folders, watch
+from ptb_runner import watch
 from ptb_runner.budget import agent_hours
-from ptb_runner.cell import Cell, mark, now, read_cell, read_json, write_json
-from ptb_runner.config import Config, ModalLauncherConfig, OnInterrupt
+from ptb_runner.cell import Cell, now
+from ptb_runner.config import Config, ModalLauncherConfig
 from ptb_runner.explain import UsageError
-from ptb_runner.launch import Ended, frozen, job, modal_cell, modal_image
-from ptb_runner.launch.inline import is_over
+from ptb_runner.launch import Ended, frozen, job, modal_cell, modal_image, submitted
 from ptb_runner.launch.modal_files import fetch, fetch_status
+from ptb_runner.launch.shipping import pack, variables_of
 from ptb_runner.launch.states import WAITED_FOR, JobState, Where, judged, note
 from ptb_runner.sandbox import modal_credentials, modal_notes
 
@@ -37,24 +35,15 @@ if TYPE_CHECKING:
 
 _ENGINES = ("podman", "docker")
 _OVERHEAD_SEC = 900  # of a function's time, for what is not the cell's: stopping it, and copying the last of it
-_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)")
 
 
 def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
     """Submit what is not over, and wait for it unless `launcher.wait=false`; Ctrl-C leaves or cancels the calls."""
-    settings = _settings(cells[0].config)
+    poll_sec, numbers = _settings(cells[0].config).poll_sec, [submitted.number(cell) for cell in cells]
     submit(sweep, cells)
-    if not settings.wait:
-        return Ended.detached
-    with watch.shown(sweep, cells[0].config.progress.interval_sec, out):
-        try:
-            wait(sweep, cells, settings.poll_sec)
-        except KeyboardInterrupt:
-            if settings.on_interrupt is OnInterrupt.leave:
-                return Ended.detached
-            cancel(sweep, [int(cell.folder.name) for cell in cells])
-            return Ended.interrupted
-    return Ended.over
+    return submitted.attend(
+        sweep, cells, out, lambda: submitted.wait(sweep, cells, poll_sec, refresh), lambda: cancel(sweep, numbers)
+    )
 
 
 def _settings(config: Config) -> ModalLauncherConfig:
@@ -100,13 +89,7 @@ def submit(sweep: Path, cells: list[Cell]) -> None:
     Raises UsageError when Modal refuses; the cells that had been submitted until then run.
     """
     sweep = sweep.resolve()
-    before = refresh(sweep)
-    if unknown := next((one for one in before.values() if one.where is Where.unknown), None):
-        raise UsageError(
-            f"{sweep}: whether its earlier calls still run is not known: {unknown.reason}\n  try again later"
-        )
-    busy = {number for number, one in before.items() if one.where in WAITED_FOR}
-    due = [cell for cell in cells if not is_over(cell) and int(cell.folder.name) not in busy]
+    due = submitted.due(sweep, cells, refresh(sweep))
     if not due:
         return
     code = frozen.freeze(sweep, [cell.config for cell in due])
@@ -142,20 +125,9 @@ def _note(sweep: Path, known: dict[str, Any]) -> None:
 
 
 def _begin(cell: Cell, code: Path) -> None:
-    """A fresh launcher.json, and a status that no longer speaks of the last call."""
     times = job.read(cell.folder).get("submissions", 0) + 1
-    fields = {
-        "kind": "modal",
-        "job_id": None,
-        "place": f"{cell.folder.name}-{times}",
-        "submissions": times,
-        "submitted_at": now(),
-        "code": f"{code.parent.name}/{code.name}",
-        "error": None,
-    }
-    write_json(cell.folder / "launcher.json", fields)
-    if (read_json(cell.folder / "status.json") or {}).get("state") in watch.OVER:
-        mark(cell, "planned", None)
+    place = f"{cell.folder.name}-{times}"
+    submitted.begin(cell, place=place, submissions=times, code=f"{code.parent.name}/{code.name}")
 
 
 async def _submit(sweep: Path, due: list[Cell], code: Path, names: dict[str, str]) -> None:
@@ -193,23 +165,6 @@ async def _submit(sweep: Path, due: list[Cell], code: Path, names: dict[str, str
         job.record(cell.folder, job_id=call.object_id)
         job.record(sweep, calls=job.read(sweep)["calls"] | {str(number): call.object_id})
         _note(sweep, job.read(sweep))
-
-
-def variables_of(cell: Cell) -> list[str]:
-    """Names of the variables that the cell's runner needs: keys, and what cell.yaml refers to."""
-    return [*keys.of_cell(cell.config), *_REFERENCE.findall((cell.folder / "cell.yaml").read_text())]
-
-
-_LEFT_HERE = frozenset({"handoff", "launcher.json", ".launcher.lock", ".runner.lock"})
-
-
-def pack(folder: Path, sweep_file: Path, target: Path) -> None:
-    """A cell's folder in an archive: an upload alone would lose links and whether a file can be run."""
-    with tarfile.open(target, "w") as archive:
-        for path in sorted(folder.iterdir()):
-            if path.name not in _LEFT_HERE:
-                archive.add(path, arcname=path.name)
-        archive.add(sweep_file, arcname=sweep_file.name)
 
 
 # --- How they are -------------------------------------------------------------------------------------
@@ -258,19 +213,11 @@ async def _look(folder: Path, record: dict[str, Any], volume: modal.Volume) -> t
                 await fetch(volume, record["place"], folder)
             return (Where.queued if state in (None, "planned") else Where.running), ""
         await fetch(volume, record["place"], folder, whole=True)
-        await asyncio.to_thread(_settle, folder)
+        await asyncio.to_thread(submitted.settle, folder)
     except Exception as error:
         return Where.unknown, f"Modal does not answer: {_said(error)}"
     job.record(folder, fetched_at=now(), error=record.get("error") or over or None)
     return Where.lost, over
-
-
-def _settle(folder: Path) -> None:
-    """Keep or remove the hand-offs that a lost runner has left: of trials without a result, which run again, none."""
-    cell = read_cell(folder)
-    for place in sorted(cell.handoff.glob("*")):
-        keep = trial_folders.keeps_model(cell, place.name)
-        backend.of(cell.config).settle_handoff(cell, place.name, keep)
 
 
 async def reason_over(record: dict[str, Any]) -> str | None:
@@ -346,17 +293,7 @@ def _refresh_one(folder: Path, record: dict[str, Any]) -> bool:
     return running
 
 
-# --- Waiting and cancelling ---------------------------------------------------------------------------
-
-
-def wait(sweep: Path, cells: Iterable[Cell], poll_sec: float) -> dict[int, JobState]:
-    """Wait until no call works for any of the cells, and return how they are."""
-    numbers = {int(cell.folder.name) for cell in cells}
-    while True:
-        mine = {number: one for number, one in refresh(sweep).items() if number in numbers}
-        if not any(one.where in WAITED_FOR for one in mine.values()):
-            return mine
-        time.sleep(poll_sec)
+# --- Cancelling ---------------------------------------------------------------------------------------
 
 
 def cancel(sweep: Path, numbers: list[int] | None = None, timeout_sec: float = 120.0) -> list[int]:
@@ -374,9 +311,9 @@ def cancel(sweep: Path, numbers: list[int] | None = None, timeout_sec: float = 1
     for number in chosen:
         job.record(sweep / str(number), cancelled_at=now())
     asyncio.run(_cancel(sweep, chosen, terminate=False))
-    if left := _wait_for_end(sweep, chosen, timeout_sec):
+    if left := submitted.still_running(sweep, chosen, timeout_sec, refresh):
         asyncio.run(_cancel(sweep, left, terminate=True))
-        left = _wait_for_end(sweep, left, timeout_sec / 4)
+        left = submitted.still_running(sweep, left, timeout_sec / 4, refresh)
     return left
 
 
@@ -386,13 +323,3 @@ async def _cancel(sweep: Path, numbers: list[int], *, terminate: bool) -> None:
     for number in numbers:
         if call := job.read(sweep / str(number)).get("job_id"):
             await modal.FunctionCall.from_id(call).cancel.aio(terminate_containers=terminate)
-
-
-def _wait_for_end(sweep: Path, numbers: list[int], timeout_sec: float) -> list[int]:
-    deadline = time.monotonic() + timeout_sec
-    while True:
-        known = refresh(sweep)
-        left = [number for number in numbers if known[number].where in WAITED_FOR]
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.5)

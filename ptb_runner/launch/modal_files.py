@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import modal
 
 _AT_ONCE = 8
-_SMALL = 1 << 20  # files up to this size are fetched at the end even if they look the same
+SMALL = 1 << 20  # files up to this size are fetched at the end even if they look the same
 # They differ, or are this machine's own.
-_NOT_FETCHED = NOT_COPIED | {"launcher.json"}
+NOT_FETCHED = NOT_COPIED | {"launcher.json"}
 
 
 async def fetch_status(volume: modal.Volume, place: str, folder: Path) -> str | None:
@@ -40,7 +40,7 @@ async def fetch(volume: modal.Volume, place: str, folder: Path, *, whole: bool =
     due = {name: entry for name, entry in entries.items() if _is_due(folder / name, entry, whole)}
     await asyncio.gather(*(bring(name, entry) for name, entry in due.items()))
     if whole and entries:
-        _remove_others(folder / "job", {folder / name for name in entries})
+        remove_others(folder / "job", {folder / name for name in entries})
 
 
 async def _listing(volume: modal.Volume, path: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ async def _listing(volume: modal.Volume, path: str) -> dict[str, Any]:
         return {}  # its call ended before it had begun
     files = [entry for entry in entries if entry.type.name == "FILE"]
     named = {entry.path.lstrip("/").removeprefix(f"{path}/"): entry for entry in files}
-    return {name: entry for name, entry in named.items() if name.partition("/")[0] not in _NOT_FETCHED}
+    return {name: entry for name, entry in named.items() if name.partition("/")[0] not in NOT_FETCHED}
 
 
 def _is_due(path: Path, entry: Any, whole: bool) -> bool:
@@ -61,7 +61,7 @@ def _is_due(path: Path, entry: Any, whole: bool) -> bool:
         known = path.stat()
     except OSError:
         return True
-    return (whole and entry.size <= _SMALL) or (known.st_size, int(known.st_mtime)) != (entry.size, entry.mtime)
+    return (whole and entry.size <= SMALL) or (known.st_size, int(known.st_mtime)) != (entry.size, entry.mtime)
 
 
 async def _bring(volume: modal.Volume, source: str, target: Path) -> bool:
@@ -80,7 +80,7 @@ async def _bring(volume: modal.Volume, source: str, target: Path) -> bool:
     return True
 
 
-def _remove_others(folder: Path, wanted: set[Path]) -> None:
+def remove_others(folder: Path, wanted: set[Path]) -> None:
     """Remove trials' files that are no longer the run's: of a try that was set aside, say."""
     for where, folders, files in os.walk(folder, topdown=False):
         for name in files:

@@ -13,12 +13,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ptb_runner import watch
-from ptb_runner.cell import Cell, is_held, mark, now, read_json, write_json
-from ptb_runner.config import Config, LauncherConfig, OnInterrupt, SlurmConfig, SubmititLocalConfig
-from ptb_runner.explain import UsageError
-from ptb_runner.launch import Ended, frozen, job, pool, slurm
-from ptb_runner.launch.inline import is_over
+from ptb_runner.cell import Cell, is_held, now
+from ptb_runner.config import Config, LauncherConfig, SlurmConfig, SubmititLocalConfig
+from ptb_runner.launch import Ended, frozen, job, pool, slurm, submitted
 from ptb_runner.launch.states import WAITED_FOR, JobState, Where, judged, note
 
 # A cluster that has not answered for so long is taken to have lost the jobs.
@@ -30,27 +27,15 @@ def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
     """Submit what is not over, and wait for it unless `launcher.wait=false`; Ctrl-C leaves or cancels the jobs."""
     settings = cells[0].config.launcher
     assert isinstance(settings, SlurmConfig | SubmititLocalConfig)
+    poll_sec = settings.poll_sec if isinstance(settings, SlurmConfig) else _LOCAL_POLL_SEC
+    numbers = [submitted.number(cell) for cell in cells]
     submit(sweep, cells)
-    if not settings.wait:
-        return Ended.detached
-    with watch.shown(sweep, cells[0].config.progress.interval_sec, out):
-        try:
-            wait(sweep, cells, settings.poll_sec if isinstance(settings, SlurmConfig) else _LOCAL_POLL_SEC)
-        except KeyboardInterrupt:
-            if settings.on_interrupt is OnInterrupt.leave:
-                return Ended.detached
-            cancel(sweep, [_number(cell) for cell in cells])
-            return Ended.interrupted
-    return Ended.over
+    return submitted.attend(sweep, cells, out, lambda: wait(sweep, cells, poll_sec), lambda: cancel(sweep, numbers))
 
 
 def problems(settings: LauncherConfig, cells: list[Config]) -> list[str]:
     """What would keep the cells from running with this launcher, a text of one or two lines each."""
     return slurm.problems(settings, cells) if isinstance(settings, SlurmConfig) else []
-
-
-def _number(cell: Cell) -> int:
-    return int(cell.folder.name)
 
 
 # --- Submission ---------------------------------------------------------------------------------------
@@ -62,12 +47,7 @@ def submit(sweep: Path, cells: list[Cell]) -> None:
     Raises UsageError when the cluster refuses; what it had taken until then runs.
     """
     sweep = sweep.resolve()
-    before = states(sweep)
-    if unknown := next((one for one in before.values() if one.where is Where.unknown), None):
-        raise UsageError(
-            f"{sweep}: whether its earlier jobs still run is not known: {unknown.reason}\n  try again later"
-        )
-    due = [cell for cell in cells if not is_over(cell) and not _has_job(before.get(_number(cell)))]
+    due = submitted.due(sweep, cells, states(sweep))
     if not due:
         return
     settings = due[0].config.launcher
@@ -75,7 +55,7 @@ def submit(sweep: Path, cells: list[Cell]) -> None:
     for cell in due:
         _begin(cell, code)
     if isinstance(settings, SubmititLocalConfig):
-        name = pool.start(sweep, [_number(cell) for cell in due], settings.max_cells, frozen.environment(code))
+        name = pool.start(sweep, [submitted.number(cell) for cell in due], settings.max_cells, frozen.environment(code))
         for cell in due:
             job.record(cell.folder, pool=name)
         return
@@ -85,27 +65,15 @@ def submit(sweep: Path, cells: list[Cell]) -> None:
         job.record(folder, job_id=job_id, array=job_id.partition("_")[0])
 
 
-def _has_job(known: JobState | None) -> bool:
-    return known is not None and known.where in WAITED_FOR
-
-
 def _begin(cell: Cell, code: Path) -> None:
-    """A fresh launcher.json before the job can write its own, and a status that no longer speaks of the last job."""
-    kind = cell.config.launcher.kind
-    fields = {
-        "kind": kind,
-        "cluster": "slurm" if kind == "slurm" else "local",
-        "job_id": None,
-        "array": None,
-        "submitted_at": now(),
-        "submitted_from": socket.gethostname(),
-        "code": f"{code.parent.name}/{code.name}",
-        "requeues": 0,
-        "error": None,
-    }
-    write_json(cell.folder / "launcher.json", fields)
-    if (read_json(cell.folder / "status.json") or {}).get("state") in watch.OVER:
-        mark(cell, "planned", None)
+    submitted.begin(
+        cell,
+        cluster="slurm" if cell.config.launcher.kind == "slurm" else "local",
+        array=None,
+        submitted_from=socket.gethostname(),
+        code=f"{code.parent.name}/{code.name}",
+        requeues=0,
+    )
 
 
 # --- How they are -------------------------------------------------------------------------------------
@@ -194,12 +162,7 @@ def refresh(sweep: Path) -> dict[int, JobState]:
 
 def wait(sweep: Path, cells: list[Cell], poll_sec: float) -> dict[int, JobState]:
     """Wait until no job works for any of the cells, and return how they are; status.json is kept true meanwhile."""
-    while True:
-        known = refresh(sweep)
-        mine = {_number(cell): known[_number(cell)] for cell in cells if _number(cell) in known}
-        if not any(one.where in WAITED_FOR for one in mine.values()):
-            return mine
-        time.sleep(poll_sec)
+    return submitted.wait(sweep, cells, poll_sec, refresh)
 
 
 def cancel(sweep: Path, numbers: list[int] | None = None, timeout_sec: float = 60.0) -> list[int]:

@@ -147,8 +147,11 @@ def _user() -> str:
     return os.environ.get("USER") or str(os.geteuid())
 
 
-def compose_reasons(task_dir: Path) -> list[str]:
-    """Why a compose task cannot run, one line for each reason; most of it Harbor looks at itself."""
+def compose_reasons(task_dir: Path, *, here: bool = True) -> list[str]:
+    """Why a compose task cannot run, one line for each reason; most of it Harbor looks at itself.
+
+    `here`: on this machine, whose podman-compose is looked at, too.
+    """
     task = tomllib.loads((task_dir / "task.toml").read_text())
     steps = [task, *task.get("steps", [])]
     parts = [task.get("environment", {}), *(step.get(role, {}) for step in steps for role in ("agent", "verifier"))]
@@ -157,7 +160,7 @@ def compose_reasons(task_dir: Path) -> list[str]:
     if any(part.get("network_mode") == "allowlist" for part in parts):
         # Harbor's filter is an image built from a registry's, and needs networks: neither can be counted on.
         reasons.append("network_mode 'allowlist': not enforced for compose tasks")
-    if version("podman-compose") < OLDEST_COMPOSE and not shutil.which("docker-compose"):
+    if here and version("podman-compose") < OLDEST_COMPOSE and not shutil.which("docker-compose"):
         needed = ".".join(map(str, OLDEST_COMPOSE))
         reasons.append(f"compose tasks need podman-compose {needed} first on PATH: pip install podman-compose")
     return reasons

@@ -52,6 +52,9 @@ def cell_and_trial(folder: Path, which: str, verb: str) -> tuple[Path, str]:
     if not is_sweep(folder):
         return folder, which
     number, _, trial = which.partition("/")
+    entries = read_sweep(folder)["cells"]
+    if not number and len(entries) == 1:
+        return folder / entries[0]["folder"], trial
     if not number:
         raise UsageError(f"{folder}: a sweep; which cell's?\n  ptb {verb} {folder} CELL, with the number of a cell")
     if not (folder / number / "cell.yaml").exists():

@@ -40,13 +40,26 @@ def _sweep_status(folder: Path, chosen: argparse.Namespace) -> int:
     refresh()
     states = watch.read(folder)
     if chosen.json:
-        print(json.dumps([dataclasses.asdict(state) for state in states], indent=2))
+        print(json.dumps([dataclasses.asdict(state) | _job(folder / str(state.number)) for state in states], indent=2))
         return 0
     if chosen.watch and not all(state.is_over for state in states):
         watch.follow(folder, 30.0, console(), threading.Event(), until_over=True, refresh=refresh)
         states = watch.read(folder)
     print_states(folder, states, console())
+    for state in states:
+        _print_notes(folder / str(state.number))
     return 0
+
+
+def _job(cell: Path) -> dict[str, Any]:
+    """What is known of the job that works for a cell, if any does."""
+    record = cells.read_json(cell / "launcher.json")
+    return {"job": record} if record else {}
+
+
+def _print_notes(cell: Path) -> None:
+    for line in launch.notes(cell):
+        console().print(line, markup=False)
 
 
 def _cell_status(folder: Path, chosen: argparse.Namespace) -> int:
@@ -65,6 +78,7 @@ def _cell_status(folder: Path, chosen: argparse.Namespace) -> int:
         if state["state"] == "running" and not held:
             out.print(f"but no runner is at work on it; next: ptb resume {shown(folder)}", markup=False)
         if not chosen.watch or not held:
+            _print_notes(folder)
             return 0
         time.sleep(2.0)
         elsewhere = elsewhere and launch.bring(folder)
@@ -101,6 +115,8 @@ def logs(arguments: list[str]) -> int:
     parser.add_argument("--serve", action="store_true", help="the log of the server that was started for its model")
     chosen = parser.parse_args(arguments)
     cell, trial = cell_and_trial(chosen.folder, chosen.which, "logs")
+    if not (trial or chosen.serve) and launch.prints_log(cell, chosen.follow):
+        return 0
     elsewhere = launch.bring(cell)
     served = servers.log_of(cell)
     if chosen.serve:
