@@ -90,7 +90,7 @@ def problems(config: Config) -> list[str]:
     needs = podman_machine.Needs(
         nested=is_nested(backend),
         own_network=not on_host_network(backend),
-        gpus=bool(config.benchmark.gpus),
+        gpus=bool(config.benchmark.gpus or _task_environment(config).get("gpus")),
         logins=tuple(backend.logins),
         helper_dir=backend.helper_dir,
         images=tuple(_images(config)),
@@ -102,14 +102,17 @@ def problems(config: Config) -> list[str]:
 
 def _images(config: Config) -> Iterator[str]:
     """The images that the cell's sandboxes are made of, as far as their names are known before it is rendered."""
+    names = (_task_environment(config).get("docker_image"), _image(_backend(config)))
+    yield from (name for name in names if isinstance(name, str) and not Path(name).is_dir())
+
+
+def _task_environment(config: Config) -> dict[str, Any]:
+    """What a task folder that is run as it is says of its environment."""
     settings = Path(config.benchmark.path or "", "task.toml")
-    brings = None
     if config.benchmark.path and settings.is_file():
         with contextlib.suppress(tomllib.TOMLDecodeError):  # which is told where the task is checked
-            brings = tomllib.loads(settings.read_text()).get("environment", {}).get("docker_image")
-    yield from (
-        name for name in (brings, _image(_backend(config))) if isinstance(name, str) and not Path(name).is_dir()
-    )
+            return tomllib.loads(settings.read_text()).get("environment", {})
+    return {}
 
 
 def unsupported(task: Path, config: Config) -> list[str]:

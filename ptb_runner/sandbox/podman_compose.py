@@ -4,8 +4,12 @@
 
 The overlay labels every service with its owner and stops it at once. Where no network can be made it also gives all
 services the host's, under their own names, and rewrites the health checks that podman's interface would tear apart.
+
+Podman leaves health checks to systemd's timers, and podman-compose waits for a service's health with podman 4.6 and
+newer only. So the checks are run from here until the services are well that others wait for.
 """
 
+import asyncio
 import json
 import shlex
 import tempfile
@@ -23,6 +27,10 @@ from pydantic import Field
 from ptb_runner.hf_cache import READ_ONLY
 from ptb_runner.sandbox.engine_labels import labels
 from ptb_runner.sandbox.environment import HANDOFF, hf_layer
+from ptb_runner.sandbox.podman_cli import Podman
+
+HEALTH_SEC = 1.0
+_SANDBOX = "ptb.sandbox"  # the label that tells the containers of one sandbox from others
 
 
 class ComposeOptions(DockerOptions):
@@ -51,12 +59,27 @@ def _plain(loader: _Loader, suffix: str, node: yaml.Node) -> Any:
 _Loader.add_multi_constructor("!", _plain)
 
 
+def _documents(files: Iterable[Path]) -> list[dict[str, Any]]:
+    return [yaml.load(file.read_text(), _Loader) or {} for file in files]
+
+
+def awaited(files: Iterable[Path]) -> set[str]:
+    """The services for whose health another one waits."""
+    services = [one or {} for document in _documents(files) for one in (document.get("services") or {}).values()]
+    needed = [service["depends_on"] for service in services if isinstance(service.get("depends_on"), dict)]
+    return {
+        name
+        for services in needed
+        for name, how in services.items()
+        if (how or {}).get("condition") == "service_healthy"
+    }
+
+
 def overlay(files: Iterable[Path], labelled: Mapping[str, str], host_network: bool) -> str:
     """A compose file to be read after `files`, with what every service of theirs needs."""
     services: dict[str, dict[str, Any]] = {"main": {}}
     made: dict[str, set[str]] = {"volumes": set(), "networks": set()}
-    for file in files:
-        document = yaml.load(file.read_text(), _Loader) or {}
+    for document in _documents(files):
         for name, service in (document.get("services") or {}).items():
             services.setdefault(name, {}).update(service or {})
         for kind, names in made.items():
@@ -120,7 +143,7 @@ class DockerCompose(DockerEnvironment):
     @override
     def _docker_compose_paths(self) -> list[Path]:
         paths = super()._docker_compose_paths
-        own = labels(self.trial_paths.trial_dir)
+        own = labels(self.trial_paths.trial_dir) | {_SANDBOX: self._overlay.name}
         last = Path(self._overlay.name) / "overlay.yaml"
         last.write_text(overlay(paths, own, self.options.host_network and not self._network_disabled))
         return [*paths, last]
@@ -148,4 +171,34 @@ class DockerCompose(DockerEnvironment):
 
 
 class PodmanCompose(DockerCompose, HarborPodman):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """The same over Harbor's podman environment."""
+    """The same over Harbor's podman environment, and health checks where nobody else runs them."""
+
+    @override
+    async def _run_docker_compose_command(self, command: list[str], *args: Any, **kwargs: Any) -> ExecResult:
+        start = super()._run_docker_compose_command(command, *args, **kwargs)
+        if command[:1] != ["up"] or not (services := awaited(self._docker_compose_paths)):
+            return await start
+        up, well = asyncio.create_task(start), asyncio.create_task(self._until_well(services))
+        try:
+            await asyncio.wait([up, well], return_when=asyncio.FIRST_COMPLETED)
+            if well.done():
+                well.result()
+            done = await up
+            await well
+            return done
+        finally:
+            up.cancel()
+            well.cancel()
+
+    async def _until_well(self, services: set[str]) -> None:
+        """Run the health checks of services until each has passed. Raises RuntimeError when one has ended."""
+        podman = Podman()
+        listing = ("ps", "--all", "--filter", f"label={_SANDBOX}={self._overlay.name}", "--format", "json")
+        while services:
+            for container in json.loads(await podman(*listing)):
+                name = container["Labels"]["com.docker.compose.service"]
+                if name in services and container["State"] == "exited":
+                    raise RuntimeError(f"the service {name} ended before it was healthy")
+                if name in services and await podman.succeeds("healthcheck", "run", container["Id"]):
+                    services.discard(name)
+            await asyncio.sleep(HEALTH_SEC)

@@ -12,6 +12,7 @@ from ptb_runner.sandbox import scratch
 from ptb_runner.sandbox.podman_cli import Podman, PodmanError
 
 REPOSITORY = "localhost/ptb-built"
+BUILT = "ptb.built=1"
 PULL_WAIT_SEC = 2.0
 POLL_SEC = 0.1
 
@@ -36,7 +37,7 @@ async def built(podman: Podman, folder: Path, host_network: bool, force: bool = 
         if needed:
             network = ["--network", "host"] if host_network else []
             cache = ["--no-cache"] if force else []
-            labels = ["--label", "ptb.built=1"]
+            labels = ["--label", BUILT]
             # Docker's format: OCI's has no HEALTHCHECK and no SHELL.
             await podman("build", "--format", "docker", *network, *cache, *labels, "-t", tag, str(folder))
     return tag
@@ -86,6 +87,7 @@ async def _locked(image: str) -> AsyncIterator[None]:
 
 def clean(podman: Podman) -> list[str]:
     """Remove the images that were built here and that no container uses; returns their names."""
-    listed = podman.now("images", "--filter", f"reference={REPOSITORY}", "--format", "{{.Repository}}:{{.Tag}}")
+    ours = ("--filter", f"reference={REPOSITORY}", "--filter", f"label={BUILT}")
+    listed = podman.now("images", *ours, "--format", "{{.Repository}}:{{.Tag}}")
     # Without --force podman refuses to remove what a container uses.
     return [name for name in listed.stdout.split() if podman.now("rmi", name).returncode == 0]

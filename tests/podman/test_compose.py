@@ -65,3 +65,42 @@ def test_two_services(ptb, tmp_path, compose, monkeypatch):
     assert only_cell().trial()["reward"] == 1
     assert before <= images()
     assert containers() == []
+
+
+WAITING = f"""
+volumes: {{shared: }}
+services:
+  main:
+    image: "{IMAGE}"
+    command: [sh, -c, "sleep infinity"]
+    depends_on: {{web: {{condition: service_healthy}}}}
+    volumes: ["shared:/shared"]
+  web:
+    image: "{IMAGE}"
+    command: [sh, -c, "sleep 8; touch '/shared/a b'; sleep infinity"]
+    healthcheck: {{test: [CMD, test, -e, /shared/a b], interval: 1s, retries: 30}}
+    volumes: ["shared:/shared"]
+"""
+
+
+def test_a_service_that_waits_for_anothers_health(ptb, tmp_path, compose, monkeypatch):
+    """Where no systemd runs podman's timers, too; and podman's interface tears words with blanks apart."""
+    test = '[ -e "/shared/a b" ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt'
+    task = make_task(tmp_path / "mine", test, TOML)
+    (task / "environment" / "docker-compose.yaml").write_text(WAITING)
+    monkeypatch.setenv("PATH", f"{compose}:{os.environ['PATH']}")
+    ran = ptb("benchmark=task", f"benchmark.path={task}", *PODMAN, *agent("Scripted", command="ls '/shared/a b'"))
+    assert ran.code == 0, ran.out + ran.err + only_cell().log
+    assert only_cell().trial()["reward"] == 1
+    assert containers() == []
+
+
+def test_a_service_that_ends_is_not_waited_for(ptb, tmp_path, compose, monkeypatch):
+    task = make_task(tmp_path / "mine", "echo 1 > /logs/verifier/reward.txt", TOML)
+    (task / "environment" / "docker-compose.yaml").write_text(WAITING.replace("sleep 8; touch", "exit 3; touch"))
+    monkeypatch.setenv("PATH", f"{compose}:{os.environ['PATH']}")
+    work = agent("Scripted", command="true")
+    ran = ptb("benchmark=task", f"benchmark.path={task}", *PODMAN, *work, "retry.infra_errors=0")
+    assert ran.code == 1, ran.out + ran.err
+    assert "the service web ended before it was healthy" in only_cell().trial()["error"]["message"]
+    assert containers() == []

@@ -200,6 +200,14 @@ def test_the_overlay_of_compose_tasks(tmp_path):
     assert plain["services"]["db"] == {"stop_grace_period": "0s", "labels": {"ptb.owner": "me"}}
 
 
+def test_whose_health_is_waited_for(tmp_path):
+    file = tmp_path / "docker-compose.yaml"
+    file.write_text(COMPOSE.replace("[db]", "{db: {condition: service_healthy}, web: {condition: service_started}}"))
+    assert podman_compose.awaited([file]) == {"db"}
+    file.write_text(COMPOSE)
+    assert podman_compose.awaited([file]) == set()
+
+
 def test_docker_is_asked_for_before_anything_is_launched(ptb, monkeypatch, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "docker").write_text("#!/bin/sh\necho cannot connect to the daemon >&2\nexit 1\n")

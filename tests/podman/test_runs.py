@@ -45,9 +45,11 @@ def test_a_dockerfile_is_built_once_and_kept_and_removed_when_asked(ptb, tmp_pat
     assert built.startswith("localhost/ptb-built:")
     user = podman().now("run", "-d", "--network", "none", built, "sleep", "99").stdout.strip()
     try:
+        podman().now("tag", IMAGE, "localhost/ptb-built:of-somebody-else")
         ptb("clean", "--images", "backend=podman")
-        assert built in images()
+        assert {built, "localhost/ptb-built:of-somebody-else"} <= images()
     finally:
+        podman().now("untag", "localhost/ptb-built:of-somebody-else", "localhost/ptb-built:of-somebody-else")
         podman().now("rm", "-f", "-t", "0", user)
     ran = ptb("clean", "--images", "backend=podman")
     assert f"removed {built}" in ran.out
