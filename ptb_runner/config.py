@@ -361,7 +361,11 @@ class PinsConfig:
 class PriceConfig:
     """What an LLM costs, in dollars for a million tokens."""
 
-    input: float | None = option(None, "A million tokens of input; null: not known, no cost is told.", least=0)
+    input: float | None = option(
+        None,
+        "A million tokens of input; null: OpenAI's list price; of other servers, no cost is told.",
+        least=0,
+    )
     cached: float | None = option(None, "A million tokens of input that were cached; null: as input.", least=0)
     output: float | None = option(None, "A million tokens of output, thinking included.", least=0)
 

@@ -17,7 +17,7 @@ from typing import Any
 from ptb_runner import test_data, trace
 from ptb_runner.cell import Cell, now, read_json
 from ptb_runner.config import JudgeConfig, JudgeEngine, JudgesConfig, PriceConfig
-from ptb_runner.judge import codex, judgements, loop, prompts
+from ptb_runner.judge import codex, judgements, loop, prices, prompts
 from ptb_runner.judge.evidence import Evidence
 from ptb_runner.judge.loop import Hearing
 from ptb_runner.judge.tools import Toolbox
@@ -60,7 +60,10 @@ async def _judge(
                 error = {"type": type(raised).__name__, "message": secrets.text(_one_line(raised))}
                 log.warning("%s: judge %s gave no verdict", trial_dir.name, judge, exc_info=raised)
                 note({"role": "error", **error})
+        price, price_from = await asyncio.to_thread(prices.of, cell.config.judge, own)
         content = _judgement(cell.config.judge, judge, own, hearing, error) | {
+            "cost_usd": _cost(price, hearing),
+            "prices_from": price_from,
             "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
             "started_at": started,
             "finished_at": now(),
@@ -101,13 +104,12 @@ def _judgement(
         "malformed": hearing.malformed,
         "cut_short": hearing.cut_short,
         "tokens": vars(hearing.usage),
-        "cost_usd": _cost(own.usd_per_mtok, hearing),
         "limits": limits,
     }
 
 
 def _cost(price: PriceConfig, hearing: Hearing) -> float | None:
-    """Dollars; None where the configuration does not know the LLM's prices."""
+    """Dollars; None where the LLM's prices are not known."""
     if price.input is None or price.output is None:
         return None
     used = hearing.usage

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 
 import openai
 import pytest
 
+from ptb_runner.config import JudgeConfig, JudgesConfig, PriceConfig
+from ptb_runner.judge import prices
 from ptb_runner.judge.loop import NoVerdict
 from tests.fakes.judge_api import Step, serving
 from tests.judge.judge_kit import ask, box, verdict
@@ -191,3 +195,22 @@ def _api(form: str):
     from ptb_runner.config import JudgeApi
 
     return JudgeApi[form]
+
+
+def test_prices_are_the_configured_ones_else_openais_and_a_server_of_ones_own_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = {"gpt-9": {"input_cost_per_token": 2e-06, "output_cost_per_token": 8e-06}, "free": {"mode": "chat"}}
+    monkeypatch.setitem(sys.modules, "litellm", types.SimpleNamespace(model_cost=table))
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    judge = JudgeConfig(prompt="", model="gpt-9")
+    assert prices.of(JudgesConfig(), judge) == (PriceConfig(2.0, None, 8.0), prices.LISTED)
+    assert prices.of(JudgesConfig(model="free"), judge) == (PriceConfig(), None)
+    assert prices.of(JudgesConfig(base_url="http://localhost/v1"), judge) == (PriceConfig(), None)
+    own = JudgeConfig(prompt="", model="gpt-9", usd_per_mtok=PriceConfig(1.0, None, 3.0))
+    assert prices.of(JudgesConfig(), own) == (own.usd_per_mtok, "configuration")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost/v1")
+    assert prices.of(JudgesConfig(), judge) == (PriceConfig(), None)
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.setitem(sys.modules, "litellm", None)  # it cannot be imported
+    assert prices.of(JudgesConfig(), judge) == (PriceConfig(), None)
