@@ -94,15 +94,16 @@ def make_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
             place.mkdir(exist_ok=True)
         made.append(folder)
         places = [f"backend.scratch_dir={scratch}", f"backend.read_only_paths=[{gate}]"]
-        composed = [_composed(number, [*QUICK, *own, *common, *places]) for number, own in enumerate(cells)]
-        return Sweep(folder, sweeps.prepare(folder, composed), gate, scratch)
+        given = [composed(number, [*QUICK, *own, *common, *places]) for number, own in enumerate(cells)]
+        return Sweep(folder, sweeps.prepare(folder, given), gate, scratch)
 
     yield make
     for folder in made:  # while SLURM_CONF, set through monkeypatch, still stands
         assert submitit.cancel(folder, timeout_sec=30) == []
 
 
-def _composed(number: int, overrides: list[str]) -> sweeps.Composed:
+def composed(number: int, overrides: list[str]) -> sweeps.Composed:
+    """A cell of a sweep, not yet prepared."""
     configs.register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -24,7 +24,7 @@ from harbor.models.trial.config import ResourceMode
 from pydantic import Field
 
 from ptb_runner.hf_cache import READ_ONLY
-from ptb_runner.sandbox import podman_images
+from ptb_runner.sandbox import podman_images, podman_nested
 from ptb_runner.sandbox.engine_labels import labels
 from ptb_runner.sandbox.environment import HANDOFF, JobsEnvironment
 from ptb_runner.sandbox.jobs import Command
@@ -164,7 +164,7 @@ class PodmanEnvironment(JobsEnvironment):
         labelled = labels(self.trial_paths.trial_dir).items()
         options = [word for key, value in labelled for word in ("--label", f"{key}={value}")]
         if self._network_disabled:
-            options += ["--network", "none"]
+            options += ["--network", "none", *podman_nested.isolating()]
         elif self.options.host_network:
             options += ["--network", "host"]
         if self.options.lifetime_sec:

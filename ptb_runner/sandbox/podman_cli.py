@@ -63,11 +63,11 @@ class Podman:
             return False
         return True
 
-    def now(self, *arguments: str, timeout_sec: float = 60) -> subprocess.CompletedProcess[str]:
-        """The same without an event loop. Raises OSError and TimeoutExpired."""
+    def now(self, *arguments: str, timeout_sec: float = 60, given: str = "") -> subprocess.CompletedProcess[str]:
+        """The same without an event loop, with `given` to read. Raises OSError and TimeoutExpired."""
         return subprocess.run(
             ["podman", *arguments],
-            stdin=subprocess.DEVNULL,
+            input=given,
             capture_output=True,
             text=True,
             errors="replace",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ptb_runner.sandbox import podman_nested
 from ptb_runner.sandbox.podman_cli import Podman
 
 OLDEST = (4, 0)
@@ -184,17 +185,25 @@ def storage(podman: Podman) -> str:
     return f"{store['graphDriverName']} in {store['graphRoot']}, {free:.1f} GB free{slow}"
 
 
-def trial_run(podman: Podman, image: str | None) -> tuple[bool, str]:
-    """Start a container that writes a file, read it and delete it; whether that failed, and what was found."""
+def trial_run(
+    podman: Podman, image: str | None, *, network: str = "none", pull_sec: float = 0, run_sec: int = 0
+) -> tuple[bool, str]:
+    """Start a container that writes a file, read it and delete it; whether that failed, and what was found.
+
+    It stays for `run_sec`; an image that is not here is pulled if that may take `pull_sec`.
+    """
     image = image or next(iter(podman.now("images", "--quiet").stdout.split()), None)
     if not image:
         return True, "there is no image to try it with: type backend.image=NAME"
     with tempfile.TemporaryDirectory(prefix="ptb-doctor-") as folder:
-        write = ("sh", "-c", "echo ok > /ptb/file")
+        write = ("sh", "-c", f"sleep {run_sec}; echo ok > /ptb/file")
         # As root, whoever the image runs as: rootless that is us, and our folder is not another's to write to.
-        options = ("--rm", "--pull", "never", "--network", "none", "--security-opt", "label=disable", "--user", "0:0")
+        pull = "missing" if pull_sec else "never"
+        own = podman_nested.isolating() if network == "none" else []
+        options = ("--rm", "--pull", pull, "--network", network, "--security-opt", "label=disable", "--user", "0:0")
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            done = podman.now("run", *options, "--volume", f"{folder}:/ptb", "--entrypoint", "", image, *write)
+            place = ("--volume", f"{folder}:/ptb", "--entrypoint", "")
+            done = podman.now("run", *options, *own, *place, image, *write, timeout_sec=60 + pull_sec + run_sec)
             file = Path(folder, "file")
             if done.returncode:
                 return True, f"a container of {image} does not run: {done.stderr.strip()[-500:]}"

@@ -16,6 +16,7 @@ from ptb_runner.sandbox import scratch
 
 CAP_NET_ADMIN, CAP_SYS_RESOURCE = 12, 24
 HEADER = "# Of ptb_runner, for a restricted machine"
+IDS = 65536
 NPROC = 32768  # podman lowers the limit to it by itself, and may not ask for more
 
 
@@ -31,6 +32,19 @@ def restrictions(root: Path = Path("/")) -> tuple[str, ...]:
         "cgroups cannot be written": not os.access(root / "sys/fs/cgroup", os.W_OK) and is_root,
     }
     return tuple(name for name, true in found.items() if true)
+
+
+@functools.cache
+def isolating() -> list[str]:
+    """Options for a container without network where this machine lets nobody make a network namespace.
+
+    In a user namespace the container may. All ids mean the same in it, so that files belong to whom they would
+    otherwise; and its /proc is this machine's, since it may not mount one where parts of that are read-only.
+    """
+    if os.geteuid() != 0 or _effective_capabilities(Path("/")) >> CAP_NET_ADMIN & 1:
+        return []
+    same = f"0:0:{IDS}"
+    return ["--uidmap", same, "--gidmap", same, *(["--volume", "/proc:/proc"] if _can_mount_proc() else [])]
 
 
 def has_foreign_conf() -> bool:

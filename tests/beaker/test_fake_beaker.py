@@ -129,7 +129,9 @@ def test_a_queue_says_why_and_a_waiting_job_can_be_cancelled(beaker_client, beak
 
 
 def test_time_limits_and_secrets_that_are_not_there(beaker_client):
-    job = finished(beaker_client, begin(beaker_client, task("exec timeout 60 sleep 60", timeout=200_000_000)))
+    job = finished(
+        beaker_client, begin(beaker_client, task("trap 'exit 1' TERM; sleep 60 & wait", timeout=200_000_000))
+    )
     assert job.status.canceled_code == 5
     job = finished(beaker_client, begin(beaker_client, task("echo x").with_env_var("TOKEN", secret="NOT_THERE")))
     assert job.status.status == BeakerWorkloadStatus.failed

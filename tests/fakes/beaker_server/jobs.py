@@ -15,7 +15,7 @@ from typing import Any
 
 from beaker import beaker_pb2 as pb2
 
-from tests.fakes.beaker_server.node import Node, first_process
+from tests.fakes.beaker_server.node import COMPILED, Node, first_process
 from tests.fakes.beaker_server.state import Experiment, State, new_id, now
 
 _POLL_SEC = 0.02
@@ -179,6 +179,9 @@ class Job:
         return known
 
     def _binds(self) -> Iterator[tuple[Path, str, bool]]:
+        compiled = self._state.folder / "compiled"
+        compiled.mkdir(exist_ok=True)
+        yield compiled, COMPILED, False
         for mount in self.spec.get("datasets") or []:
             source, target, inner = mount["source"], mount["mountPath"], mount.get("subPath") or ""
             if dataset_id := source.get("beaker"):

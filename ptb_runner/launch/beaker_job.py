@@ -1,0 +1,148 @@
+"""What a Beaker job runs, after templates/beaker/entry.sh: one cell, with podman in the job.
+
+The cell is unpacked as it was submitted, and over that what an earlier attempt had saved; the job is made ready for
+containers; a process of its own runs the cell, and serves its model. What that writes is copied to the results' folder
+all the while and at the end, whatever happened, and finally to where Beaker looks for results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ptb_runner.cell import Cell, mark, read_cell
+from ptb_runner.config import BeakerLauncherConfig
+from ptb_runner.explain import Exit, UsageError
+from ptb_runner.launch import away, beaker_setup, job
+from ptb_runner.launch.copies import LOCKS, begin, mirror
+from ptb_runner.launch.inline import is_over
+from ptb_runner.redact import Redactor
+from ptb_runner.results.collect import collect
+from ptb_runner.single import exit_of
+
+log = logging.getLogger(__name__)
+
+CELL, RESULTS = Path("/ptb/cell/cell.tar"), Path("/results")
+_LINES_SEC = 0.5
+
+
+class Stopped(BaseException):
+    """The job is preempted or cancelled."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the cell is in this job, and the folder that outlives it."""
+
+    folder: Path
+    results: Path
+
+    def save(self, clean: Redactor | None = None) -> list[str]:
+        """Copy the cell as far as it is, all of it: what is there can be read like a cell's folder at home."""
+        return mirror(self.folder, self.results / "cell", LOCKS, clean)
+
+
+def main() -> int:
+    """Run what is missing of the job's cell, and return the exit code that the same run would have at home."""
+    places = Places(away.WORK / os.environ["PTB_CELL"], Path(os.environ["PTB_RESULTS"]))
+    names = filter(None, os.environ.get("PTB_SECRETS", "").split(","))
+    clean = Redactor({name: os.environ[name] for name in names if name in os.environ})
+    try:
+        away.unpack(CELL, places.results / "cell", places.folder)
+        cell = read_cell(places.folder)
+    except (UsageError, OSError) as error:
+        print(f"the cell that was submitted cannot be unpacked: {error}\n  submit it again: ptb resume DIR")
+        return Exit.unscored
+    if is_over(cell):
+        print("the cell is over: nothing is left to do")
+        return _finish(places, exit_of(places.folder))
+    with _log_printed(places.folder, clean):
+        code = _work(cell, places, clean)
+    return _finish(places, code)
+
+
+def _work(cell: Cell, places: Places, clean: Redactor) -> Exit:
+    """Make the job ready and run the cell in it, saving as it goes."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        if faults := begin(places.folder, places.results / "cell", LOCKS):
+            raise UsageError(f"{places.results}: cannot be written to: {faults[0]}\n  look at launcher.results_dir")
+        if places.results != RESULTS:
+            away.bring_states(places.results.parent, places.folder)
+        _run(cell, places, clean)
+    except Stopped:
+        log.info("the job was told to end: what is finished is saved")
+        return Exit.interrupted
+    except (UsageError, OSError) as error:
+        reason = clean.text(str(error))
+        log.error("%s", reason)
+        mark(cell, "failed", reason)
+        return Exit.unscored
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and is not to be broken off
+    return exit_of(places.folder)
+
+
+def _run(cell: Cell, places: Places, clean: Redactor) -> None:
+    launcher = cell.config.launcher
+    assert isinstance(launcher, BeakerLauncherConfig)
+    with beaker_setup.ready(cell):
+        code = away.run(places.folder, lambda: places.save(clean), launcher.sync_sec, clean)
+    if code:
+        raise UsageError(f"the runner ended with exit code {code}\n  the lines before this one say why")
+    log.info("%s", collect(places.folder).headline)
+
+
+def _stop(*_: Any) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Stopped
+
+
+def _finish(places: Places, code: Exit) -> int:
+    """Save the cell for the last time, where attempts to come and where Beaker looks."""
+    faults = places.save()
+    if RESULTS.is_dir() and places.results != RESULTS:
+        faults += Places(places.folder, RESULTS).save()
+    if faults:
+        print(f"{len(faults)} files could not be copied, such as {faults[0]}\n  is there room in {places.results}?")
+        return code or Exit.unscored
+    return code
+
+
+@contextlib.contextmanager
+def _log_printed(folder: Path, clean: Redactor) -> Iterator[None]:
+    """Print runner.log as it grows, without secrets: it is what Beaker shows as the job's log."""
+    file, over = folder / "runner.log", threading.Event()
+    begun = file.stat().st_size if file.exists() else 0
+    job.log_to(folder)
+    clean.log_files()
+
+    def follow() -> None:
+        with file.open(errors="replace") as lines:
+            lines.seek(begun)
+            rest, last = "", False
+            while not last:
+                last = over.wait(_LINES_SEC)
+                *whole, rest = (rest + lines.read()).split("\n")
+                for line in [*whole, *([rest] if last and rest else [])]:
+                    print(clean.text(line), flush=True)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
