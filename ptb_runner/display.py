@@ -159,7 +159,7 @@ def score_line(score: dict[str, Any]) -> str:
     """A cell's score in a line, with where it comes from and its coverage."""
     source = f" ({score['final_source'].replace('_', ' ')})" if score["final_source"] else ""
     waiting = score.get("awaits_review")
-    review = f"; {waiting} trials await a review" if waiting else ""
+    review = f"; {waiting} {'trial awaits' if waiting == 1 else 'trials await'} a review" if waiting else ""
     return (
         f"score: raw {_number(score['raw'])}, final {_number(score['final'])}{source}, "
         f"coverage {score['n_scored']}/{score['n_expected']} trials scored{review}"

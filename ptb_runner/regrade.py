@@ -32,42 +32,48 @@ log = logging.getLogger(__name__)
 _TIMES = ("environment_setup", "agent_setup", "agent_execution", "started_at")
 
 
-def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tuple[dict[str, Any], bool]:
-    """Grade the trials of a cell again, those with these outcomes ([]: all that the verifier can look at).
+def check(found: list[Cell], outcomes: list[str]) -> None:
+    """Raise UsageError when the verifier would find nothing at all of what is meant in these cells."""
+    left = [_chosen(cell, outcomes) for cell in found]
+    if any(gone for _, gone in left) and not any(names for names, _ in left):
+        names = ", ".join([name for _, gone in left for name in gone][:5])
+        raise UsageError(
+            f"{found[0].folder}: the models of {names} were not kept "
+            f"(backend.keep_model={found[0].config.backend.keep_model.name})\n"
+            "  only what is in handoff/ can be graded again"
+        )
 
-    Returns the new result, and whether each trial could be graded. Raises UsageError before anything is spent when
-    what agents left is no longer there.
+
+def regrade(cell: Cell, outcomes: list[str], tell: Callable[[str], None]) -> tuple[dict[str, Any], bool]:
+    """Grade the trials of a cell again, those with these outcomes ([]: all with something to grade).
+
+    Returns the new result, and whether each trial could be graded.
     """
     with cells.locked(cell.folder):
         cells.check_unchanged(cell)
         rescore(cell)  # refuses a cell without a result
-        names = [folder.name for folder in sorted(cell.job.glob("*__*")) if _is_meant(folder, outcomes)]
-        if gone := [name for name in names if not _is_kept(cell, name)]:
-            kept = f"backend.keep_model={cell.config.backend.keep_model.name}"
-            raise UsageError(
-                f"{cell.folder}: the models of {', '.join(gone[:5])} were not kept ({kept})\n"
-                "  only what is in handoff/ can be graded again"
-            )
+        names, gone = _chosen(cell, outcomes)
+        for name in gone:
+            tell(f"{name}: its model was not kept, its result stays")
         harbor_job.quiet_harbor()
         secrets = redact.redactor(cell)
         secrets.log_files()
         try:
-            done = asyncio.run(_regrade_all(cell, names, secrets, tell))
+            done = asyncio.run(_regrade_all(cell, names, secrets, tell)) and not gone
         finally:  # Ctrl-C, too: what was graded by then counts
             result = rescore(cell)
         return result, done
 
 
-def _is_meant(folder: Path, outcomes: list[str]) -> bool:
-    if not (folder / "result.json").is_file():
-        return False
-    outcome = trial_record(folder, 0)["outcome"]
-    return outcome in (outcomes or (*JUDGED, Outcome.flagged, Outcome.judge_missing))
-
-
-def _is_kept(cell: Cell, name: str) -> bool:
-    """Whether the verifier still finds what the agent left."""
-    return cell.config.benchmark.kind is not Kind.post_train or (cell.handoff / name / "collect.json").is_file()
+def _chosen(cell: Cell, outcomes: list[str]) -> tuple[list[str], list[str]]:
+    """The trials that are meant: those of which there is something to grade, and those whose model was not kept."""
+    wanted = outcomes or (*(JUDGED - {Outcome.no_model}), Outcome.flagged, Outcome.judge_missing)
+    folders = [folder for folder in sorted(cell.job.glob("*__*")) if (folder / "result.json").is_file()]
+    meant = [folder.name for folder in folders if trial_record(folder, 0)["outcome"] in wanted]
+    if cell.config.benchmark.kind is not Kind.post_train:
+        return meant, []
+    kept = [name for name in meant if backend.of(cell.config).has_handoff(cell, name)]
+    return kept, [name for name in meant if name not in kept]
 
 
 async def _regrade_all(cell: Cell, names: list[str], secrets: redact.Redactor, tell: Callable[[str], None]) -> bool:

@@ -315,7 +315,7 @@ async def run_once(
     name = config.trial_name
     folder = config.trials_dir / name
     try:
-        if cell.config.benchmark.kind is Kind.post_train:
+        if cell.config.benchmark.kind is Kind.post_train and not config.source_trial:  # else it is there already
             await asyncio.to_thread(backend.of(cell.config).make_handoff, cell, name)
         trial = await Trial.create(config.model_copy(deep=True))
         _follow(trial, secrets, entered)

@@ -67,6 +67,11 @@ class Backend(Protocol):
         ...
 
     @staticmethod
+    def has_handoff(cell: Cell, trial: str) -> bool:
+        """Whether what a trial handed over was kept and is there, so that it can be graded again."""
+        ...
+
+    @staticmethod
     def fetch_commands(cell: Cell) -> list[str]:
         """The commands that bring kept hand-offs into the cell's folder, where they are elsewhere."""
         ...

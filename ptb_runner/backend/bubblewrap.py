@@ -16,6 +16,7 @@ from ptb_runner.sandbox import bubblewrap, bwrap
 
 kill_all = bubblewrap.kill_all
 handoff, make_handoff = host_folder.handoff, host_folder.make_handoff
+has_handoff = host_folder.has_handoff
 settle_handoff, fetch_commands = host_folder.settle_handoff, host_folder.fetch_commands
 fill_hf_cache = hf_cache.fill_host
 

@@ -16,6 +16,7 @@ from ptb_runner.sandbox.engine_labels import LABEL, is_dead
 IMAGE_KINDS = ("Dockerfile", "docker-compose.yaml")
 
 handoff, make_handoff = host_folder.handoff, host_folder.make_handoff
+has_handoff = host_folder.has_handoff
 settle_handoff, fetch_commands = host_folder.settle_handoff, host_folder.fetch_commands
 fill_hf_cache = hf_cache.fill_host
 

@@ -20,5 +20,9 @@ def settle_handoff(cell: Cell, trial: str, keep: bool) -> None:
         shutil.rmtree(cell.handoff / trial, ignore_errors=True)
 
 
+def has_handoff(cell: Cell, trial: str) -> bool:
+    return (cell.handoff / trial / "collect.json").is_file()
+
+
 def fetch_commands(cell: Cell) -> list[str]:
     return []  # they are here already

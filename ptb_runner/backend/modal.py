@@ -116,6 +116,8 @@ def _gpu_warnings(chosen: str | None, named: list[str]) -> Iterator[str]:
 
 
 def handoff(cell: Cell, trial: str) -> str:
+    if has_handoff(cell, trial):
+        return read_json(cell.handoff / trial / RECORD)["volume"]
     return modal_owner.volume_name(cell.folder, cell.id, trial)
 
 
@@ -129,6 +131,11 @@ def make_handoff(cell: Cell, trial: str) -> None:
     write_json(folder / RECORD, {"volume": name, "kept": False})
     modal_notes.note(name, {"cell": str(cell.folder), "trial": trial})
     modal_account.blocking(lambda: modal_account.make_volume(name))
+
+
+def has_handoff(cell: Cell, trial: str) -> bool:
+    record = read_json(cell.handoff / trial / RECORD)
+    return isinstance(record, dict) and bool(record.get("kept"))
 
 
 def settle_handoff(cell: Cell, trial: str, keep: bool) -> None:

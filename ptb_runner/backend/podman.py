@@ -21,6 +21,7 @@ from ptb_runner.sandbox.podman_cli import Podman
 COMPOSE = "docker-compose.yaml"
 
 handoff, make_handoff, fetch_commands = host_folder.handoff, host_folder.make_handoff, host_folder.fetch_commands
+has_handoff = host_folder.has_handoff
 fill_hf_cache = hf_cache.fill_host
 
 

@@ -93,7 +93,7 @@ def _list_reviews(folder: Path) -> int:
                 why = trial["judgements"][judge]["verdict"][f"justification_{field}"]
                 out.print(f"  {name}: {' '.join(why.split())}", markup=False)
     which = "" if len(found) == 1 else " CELL"
-    out.print(f"{waiting} trials await a review")
+    out.print(f"{waiting} {'trial awaits' if waiting == 1 else 'trials await'} a review")
     if waiting:
         out.print(f"next: ptb review {shown(folder)}{which} --accept|--reject --note TEXT", markup=False)
     return 1 if waiting else 0
@@ -102,6 +102,7 @@ def _list_reviews(folder: Path) -> int:
 def regrade(arguments: list[str]) -> int:
     """Have the verifier score again what agents left, without the agents; earlier results move to superseded/."""
     from ptb_runner import sweep
+    from ptb_runner.regrade import check
     from ptb_runner.regrade import regrade as grade_again
 
     parser = parser_of(regrade)
@@ -111,6 +112,7 @@ def regrade(arguments: list[str]) -> int:
     found = cells_of(folder)
     outcomes = outcomes_in(chosen.only, "--only")
     sweep.check_machine([cell.config for cell in found])
+    check(found, outcomes)
     out, whole = console(), True
     with _told_of_interrupts(folder, found):
         for cell in found:

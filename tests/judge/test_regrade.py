@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ptb_runner.cell import read_cell
+from ptb_runner.sweepfile import write_sweep
 from tests import run_kit
 from tests.run_kit import QUICK, agent
 
@@ -67,6 +69,18 @@ def test_without_the_model_nothing_is_started(ptb, cell):
     assert not (cell.folder / "superseded").exists()
     assert ptb("regrade", "cell", "--only", "eval_failed").code == 0  # there is none, and nothing to do
     assert "did you mean" in ptb("regrade", "cell", "--only", "eval_faild").err
+
+
+def test_of_a_sweep_what_was_kept_is_graded_again(ptb, cell):
+    for number in (0, 1):
+        shutil.copytree(cell.folder, f"sweep/{number}")
+    write_sweep(Path("sweep"), [], [read_cell(Path(f"sweep/{number}").resolve()) for number in (0, 1)])
+    shutil.rmtree("sweep/0/handoff")
+    ran = ptb("regrade", "sweep")
+    assert ran.code == 1, ran.err
+    assert "its model was not kept, its result stays" in ran.out
+    assert ran.out.count(" -> scored ") == 1
+    assert [list(Path("sweep").glob(f"{n}/superseded/*")) == [] for n in (0, 1)] == [True, False]
 
 
 def test_saved_artifacts_are_graded_again_and_a_failure_changes_nothing(ptb):

@@ -89,7 +89,10 @@ def test_a_model_goes_by_volume_on_gpus_and_is_kept(ptb, modal_server):
     assert f"modal volume get {name} final_model" in ran.out
     target = fetch(ran.out)
     assert (target / "final_model" / "model.safetensors").read_bytes() == given.read_bytes()
-    # Resuming runs nothing, and no reaping takes what is kept.
+    # It can be graded again; resuming runs nothing, and no reaping takes what is kept.
+    again = ptb("regrade", cell.folder)
+    assert "addition__001: scored 0.0270 -> scored 0.0270" in again.out, again.err + cell.log
+    assert ours(modal_server, cell)[-1]["volumes"] == {"/handoff": True}
     assert ptb("resume", cell.folder).code == 0
     ptb("clean", "backend=modal")
     assert list(modal_server.volumes()) == [name]
