@@ -1,6 +1,6 @@
 """Backends: a kind of sandbox and what it needs around it. One module a backend, with the functions of `Backend`.
 
-A new backend is a module here, a configuration class in config.py and a file in conf/backend/.
+A new backend is a module here, a configuration class in config/backend.py and a file in conf/backend/.
 """
 
 from __future__ import annotations
