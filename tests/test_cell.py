@@ -118,6 +118,8 @@ NOT_RESULT = {
     # How an agent's LLM is reached and paid for; which one it is, is in agent.model.
     "agent.auth",
     "agent.base_url",
+    # When an agent whose LLM never answered is given up: there is no score either way.
+    "agent.first_answer_min",
     "backend.keep_model",
     "backend.scratch_dir",
     "launcher.kind",
