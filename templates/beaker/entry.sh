@@ -4,7 +4,7 @@
 set -euo pipefail
 
 code=${PTB_CODE:-/ptb/code}
-home=/opt/ptb-runner
+home=${PTB_HOME:-/opt/ptb-runner}
 child=""
 
 fail() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from ptb_runner import sweep as sweeps
 from ptb_runner.launch import beaker_spec, frozen, shipping
 from ptb_runner.paths import TEMPLATES
 from tests import launch_kit
-from tests.fakes.beaker_server.handle import BeakerServer
+from tests.fakes.beaker_server.handle import ROOT, BeakerServer
 from tests.podman import podman_kit
 from tests.podman.podman_kit import IMAGE
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, Cell, agent, make_task
@@ -53,6 +54,7 @@ class Submitted:
     server: BeakerServer
     experiment: str
     place: Path  # its results' folder, here
+    again: Callable[[], Submitted]
 
     @property
     def jobs(self) -> list[dict[str, Any]]:
@@ -93,9 +95,13 @@ def submit(beaker_server, beaker_client, tmp_path, image, code) -> Callable[...,
         variables = spec.tasks[0].env_vars
         assert variables is not None
         variables += [BeakerEnvVar(name=name, value=value) for name, value in (env or {}).items()]
-        made = beaker_client.experiment.create(spec=spec, workspace=beaker_client.workspace.get("ai2/demo"))
         place = beaker_server.weka(BUCKET) / Path(results).relative_to(f"/weka/{BUCKET}")
-        return Submitted(beaker_server, made.experiment.id, place)
+
+        def begin() -> Submitted:
+            made = beaker_client.experiment.create(spec=spec, workspace=beaker_client.workspace.get("ai2/demo"))
+            return Submitted(beaker_server, made.experiment.id, place, begin)
+
+        return begin()
 
     return go
 
@@ -105,8 +111,17 @@ def said(job: dict[str, Any], *wanted: str) -> None:
         assert text in job["log"], job["log"]
 
 
-def test_a_cell_runs_in_a_job_and_its_results_are_kept(submit, tmp_path):
-    submitted = submit("benchmark=hello", "agent=oracle", "attempts=2")
+def files_with(text: str, *folders: Path) -> list[Path]:
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return [path for path in files if text.encode() in path.read_bytes()]
+
+
+def test_a_cell_runs_in_a_job_and_its_results_are_kept(submit):
+    """Its secrets are in no file of the results, nor in the log, though the agent prints one."""
+    tells = agent("Scripted", command="printf ok > answer.txt; echo told: $TEST_WORD")
+    key = ("agent.env_vars=[TEST_WORD]", "++launcher.beaker_secrets.TEST_WORD=WORD_OF_TESTS")
+    secret = "canary-7Qx4vZr1Lw9sKd3f"
+    submitted = submit("benchmark=hello", *tells, *key, "attempts=2", secrets={"WORD_OF_TESTS": secret})
     job = submitted.over()
     assert (job["status"], job["exit_code"]) == ("succeeded", 0), job["log"]
     assert submitted.cell.outcomes == ["scored", "scored"]
@@ -114,6 +129,14 @@ def test_a_cell_runs_in_a_job_and_its_results_are_kept(submit, tmp_path):
     results = Cell(Path(job["results"]) / "cell")
     assert results.result == submitted.cell.result
     assert (results.folder / "metrics.json").exists()
+    assert "told: ${TEST_WORD}" in next(results.folder.glob("job/*/agent/scripted.txt")).read_text()
+    assert files_with(secret, results.folder, submitted.place, Path(job["written"], "var/tmp")) == []
+    assert secret not in job["log"]
+    # A job that was preempted after its last trial: the next attempt has nothing to do.
+    again = submitted.again().over()
+    assert again["exit_code"] == 0
+    said(again, "nothing is left to do")
+    assert "container" not in again["log"]
 
 
 def test_an_agent_asks_the_model_that_the_job_serves(submit, tmp_path):
@@ -125,3 +148,106 @@ def test_an_agent_asks_the_model_that_the_job_serves(submit, tmp_path):
     assert job["exit_code"] == 0, job["log"]
     assert submitted.cell.outcomes == ["scored"] * 2
     assert "loading org/tiny" in (submitted.cell.folder / "serve.log").read_text()
+
+
+@pytest.mark.parametrize("how", ["preempt", "kill"])
+def test_a_preempted_job_goes_on_where_it_was(submit, how):
+    """Told to end, or with its node gone: trials that were over are not run again (promise 19)."""
+    command = "printf ok > answer.txt"
+    stays = f"while [ ! -e /gate/open ]; do sleep 0.1; done; {command}"
+    waits = agent("Scripted", command=command, by_attempt={2: stays})
+    gate = f"backend.run_args=[-v,/weka/{BUCKET}:/gate]"
+    submitted = submit("benchmark=hello", *waits, "attempts=2", "concurrency=1", gate)
+    (submitted.server.weka(BUCKET) / "open").unlink(missing_ok=True)
+    first = submitted.cell.folder / "job" / "hello__001" / "result.json"
+    submitted.wait_for(lambda: first.exists() and "agent" in submitted.cell.status["attempts"]["running"].values())
+    before = first.read_bytes()
+    getattr(submitted.server, how)(submitted.jobs[0]["id"])
+    submitted.server.wait_for(lambda _: len(submitted.jobs) == 2, 120)
+    assert first.read_bytes() == before
+    (submitted.server.weka(BUCKET) / "open").touch()
+    job = submitted.over()
+    assert [one["canceled"] for one in submitted.jobs] == [True, False]
+    assert submitted.jobs[0]["exit_code"] == {"preempt": 130, "kill": 137}[how], submitted.jobs[0]["log"]
+    assert job["exit_code"] == 0, job["log"]
+    assert submitted.cell.outcomes == ["scored"] * 2
+    assert first.read_bytes() == before
+
+
+def test_a_run_that_fails_ends_with_its_own_code_and_is_kept(submit, tmp_path):
+    task = make_task(tmp_path / "mine", "echo no reward", TASK_TOML)
+    submitted = submit("benchmark=task", f"benchmark.path={task}", *agent("Scripted"))
+    job = submitted.over()
+    assert (job["status"], job["exit_code"]) == ("failed", 1), job["log"]
+    assert submitted.cell.outcomes == ["eval_failed"]
+    assert Cell(Path(job["results"]) / "cell").result == submitted.cell.result
+
+
+def test_a_job_that_cannot_be_made_ready_says_why_and_is_kept(submit):
+    submitted = submit("benchmark=hello", "agent=oracle", "backend.image=localhost/nowhere:1")
+    job = submitted.over()
+    assert job["exit_code"] == 1
+    said(job, "ERROR __main__: no container can be started in this job", "\n  is its image right")
+    for folder in (submitted.cell.folder, Path(job["results"]) / "cell"):
+        assert Cell(folder).status["state"] == "failed"
+        assert "localhost/nowhere:1" in Cell(folder).status["error"]
+
+
+def test_a_commit_is_cloned_instead_of_a_wheel(submit):
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    submitted = submit(
+        "benchmark=hello", "agent=oracle", env={"PTB_GIT_URL": str(ROOT), "PTB_GIT_COMMIT": commit.strip()}
+    )
+    job = submitted.over()
+    assert job["exit_code"] == 0, job["log"]
+    assert submitted.cell.outcomes == ["scored"]
+    assert submitted.cell.result["provenance"]["git"]["commit"] == commit.strip()
+
+
+# --- What can go wrong before the program is there ----------------------------------------------------
+
+
+def entry(folder: Path, programs: dict[str, str], **env: str) -> list[str]:
+    """Run the entry script with no other programs than these and a few of every system; what it said at its end."""
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+        (folder / name).chmod(0o755)
+    for name in ("id", "mkdir", "tail", "tr"):
+        (folder / name).symlink_to(shutil.which(name) or "")
+    command = [shutil.which("bash") or "", str(TEMPLATES / "beaker" / "entry.sh")]
+    places = {"PATH": str(folder), "PTB_CODE": str(folder), "PTB_HOME": str(folder / "home")}
+    done = subprocess.run(command, env=places | env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2, lines
+    assert lines[1].startswith("  ")
+    return lines
+
+
+THERE = dict.fromkeys(("podman", "crun", "git", "uv"), "exit 0")
+
+
+def test_an_image_without_podman_in_which_nothing_can_be_installed(tmp_path):
+    said, remedy = entry(tmp_path, {"uv": "exit 0", "git": "exit 0"})
+    assert "lacks podman uidmap fuse-overlayfs crun" in said
+    assert "launcher.image" in remedy
+
+
+def test_packages_that_cannot_be_installed(tmp_path):
+    fails = 'case $1 in install) echo "E: Unable to locate package crun"; exit 100;; esac'
+    there = {name: script for name, script in THERE.items() if name != "crun"}
+    said, _ = entry(tmp_path, {**there, "apt-get": fails})
+    assert said == "apt-get cannot install crun: E: Unable to locate package crun "
+
+
+def test_a_program_that_cannot_be_installed(tmp_path):
+    said, remedy = entry(tmp_path, {**THERE, "uv": "[ $1 = venv ] || { echo error: no index >&2; exit 2; }"})
+    assert said == "the program cannot be installed: error: no index "
+    assert "UV_DEFAULT_INDEX" in remedy
+
+
+def test_a_commit_that_cannot_be_fetched(tmp_path):
+    git = "[ $1 = init ] && { mkdir -p $3; exit; }; echo fatal: not our ref; exit 128"
+    said, remedy = entry(tmp_path, {**THERE, "git": git}, PTB_GIT_URL="/repository", PTB_GIT_COMMIT="0a1b")
+    assert said == "/repository: commit 0a1b cannot be fetched: fatal: not our ref "
+    assert "launcher.code=wheel" in remedy
