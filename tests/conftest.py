@@ -20,12 +20,14 @@ ROOT = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, ROOT)
 os.environ["PYTHONPATH"] = ROOT
 
-from tests import beaker_kit, launch_kit, modal_kit  # noqa: E402
+from tests import beaker_cells_kit, beaker_kit, launch_kit, modal_kit  # noqa: E402
 
 make_sweep = launch_kit.make_sweep
 accounted_cluster, slurm = launch_kit.accounted_cluster, launch_kit.slurm
 running_server, modal_server = modal_kit.running_server, modal_kit.modal_server
 running_beaker, beaker_server = beaker_kit.running_beaker, beaker_kit.beaker_server
+finished_cell, beaker_cells = beaker_cells_kit.finished_cell, beaker_cells_kit.beaker_cells
+weka_here = beaker_cells_kit.weka_here
 beaker_client, silent_address = beaker_kit.beaker_client, beaker_kit.silent_address
 bare_cluster, bare_slurm = launch_kit.bare_cluster, launch_kit.bare_slurm
 

@@ -80,7 +80,6 @@ def _not_found(account: Account, settings: BeakerLauncherConfig) -> Iterator[str
     """What the configuration names and Beaker does not have."""
     from beaker.exceptions import BeakerNotFoundError
 
-    assert account.workspace
     asked: list[tuple[str, Callable[[Beaker], Any]]] = [
         (f"launcher.cluster={name}", lambda beaker, name=name: beaker.cluster.get(name)) for name in settings.cluster
     ]
@@ -177,7 +176,7 @@ def submit(sweep: Path, cells: list[Cell]) -> Iterator[str]:
         group = _group(account, sweep)
         for cell in due:
             workload = _submit(account, sweep, cell, code, source, Path(folder))
-            account.ask(
+            account.insist(
                 lambda beaker, workload=workload: beaker.group.update(
                     group, add_experiment_ids=[workload.experiment.id]
                 )
@@ -206,24 +205,28 @@ def _dataset(account: Account, name: str, files: list[Path]) -> str:
         dataset = account.ask(lambda beaker: beaker.dataset.get(full))
     except BeakerDatasetNotFound:
         with contextlib.suppress(BeakerDatasetConflict):  # an answer was lost, or another process makes the same
-            account.ask(lambda beaker: beaker.dataset.create(name, workspace=account.workspace, commit=False))
+            account.insist(lambda beaker: beaker.dataset.create(name, workspace=account.workspace, commit=False))
         dataset = account.ask(lambda beaker: beaker.dataset.get(full))
     if dataset.HasField("committed"):
         return dataset.id
     patience = account.answer_sec + sum(path.stat().st_size for path in files) / _UPLOAD_BYTES_PER_SEC
     with contextlib.suppress(BeakerDatasetWriteError):  # the other one was faster
         for path in files:
-            account.ask(lambda beaker, path=path: beaker.dataset.upload(dataset, path, path.name), patience)
-    return account.ask(lambda beaker: beaker.dataset.commit(dataset)).id
+            account.insist(lambda beaker, path=path: beaker.dataset.upload(dataset, path, path.name), patience)
+    return account.insist(lambda beaker: beaker.dataset.commit(dataset)).id
 
 
 def _group(account: Account, sweep: Path) -> BeakerGroup:
     """The sweep's group: the one that there is, or a new one."""
     name = f"ptb-{_plain(sweep.parent.name, 20)}-{_plain(sweep.name, 40)}-{_token(sweep)}"
-    found = account.ask(lambda beaker: list(beaker.group.list(workspace=account.workspace, name_or_description=name)))
-    group = next((one for one in found if one.name == name), None) or account.ask(
-        lambda beaker: beaker.group.create(name, workspace=account.workspace, description=f"ptb_runner: {sweep}")
-    )
+
+    def find_or_make(beaker: Beaker) -> BeakerGroup:
+        found = beaker.group.list(workspace=account.workspace, name_or_description=name)
+        return next((one for one in found if one.name == name), None) or beaker.group.create(
+            name, workspace=account.workspace, description=f"ptb_runner: {sweep}"
+        )
+
+    group = account.insist(find_or_make)
     job.record(sweep, group=group.id, group_name=name, group_link=account.client.group.url(group))
     return group
 
@@ -247,18 +250,21 @@ def _submit(
 
 
 def _create(account: Account, name: str, spec: BeakerExperimentSpec) -> BeakerWorkload:
-    """Make an experiment, unless an earlier try has, of which nobody heard."""
-    from beaker.exceptions import BeakerError, BeakerExperimentConflict
+    """Make an experiment, unless an earlier try has, of which nobody heard: names are taken once only."""
+    from beaker.exceptions import BeakerError, BeakerExperimentConflict, BeakerNotFoundError
 
-    full = f"{account.user}/{name}"
-    if found := account.workload(full):
-        return found
+    full, workspace = f"{account.user}/{name}", account.workspace
+
+    def find_or_make(beaker: Beaker) -> BeakerWorkload:
+        try:
+            return beaker.workload.get(full)
+        except BeakerNotFoundError:
+            return beaker.experiment.create(spec=spec, name=name, workspace=workspace)
+
     try:
-        return account.ask(lambda beaker: beaker.experiment.create(spec=spec, name=name, workspace=account.workspace))
-    except (beaker_client.Silent, BeakerExperimentConflict) as error:
-        if found := account.workload(full):
-            return found
-        raise error
+        return account.insist(find_or_make)
+    except BeakerExperimentConflict:  # made between the two
+        return account.ask(lambda beaker: beaker.workload.get(full))
     except BeakerError as error:
         raise UsageError(f"Beaker refuses experiment {name}: {error}\n  its specification is in beaker.yaml") from error
 

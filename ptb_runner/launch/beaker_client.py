@@ -12,6 +12,7 @@ import logging
 import os
 import queue
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from ptb_runner.launch import beaker_spec
 if TYPE_CHECKING:
     from beaker import Beaker, BeakerWorkload, BeakerWorkspace
 
+_TRIES, _WAIT_SEC = 3, 2.0
 _LOG_IN = "type `beaker configure`, or set BEAKER_TOKEN to the token that Beaker shows for your account"
 
 
@@ -93,6 +95,14 @@ class Account:
         if error is not None:
             raise self.worded(error) from error
         return answer  # type: ignore[return-value]
+
+    def insist[T](self, question: Callable[[Beaker], T], patience_sec: float | None = None) -> T:
+        """The same for what the client asks once only: again when there is no answer. It must bear to be done twice."""
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(Silent):
+                return self.ask(question, patience_sec)
+            time.sleep(_WAIT_SEC)
+        return self.ask(question, patience_sec)
 
     @property
     def _address(self) -> str:

@@ -239,7 +239,7 @@ def cancel(folder: Path) -> None:
     """Cancel a cell's experiment; its job is told to stop, and ended after Beaker's grace."""
     account, record = _account(folder), job.read(folder)
     if workload := account.workload(record["job_id"] or record["name"]):
-        account.ask(lambda beaker: list(beaker.workload.cancel(workload)))
+        account.insist(lambda beaker: list(beaker.workload.cancel(workload)))
 
 
 # --- Logs ---------------------------------------------------------------------------------------------

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 _BYTES_PER_SEC = 1 << 20  # a download slower than this is given up
 _BELOW = "cell"  # of a results folder
+ROOT = Path("/")
+"""Where weka is mounted here, if it is: at the same place as in jobs."""
 
 
 def mounted(results: str | None) -> Path | None:
     """The folder that a cell's jobs copy to, when this machine sees it and something is there."""
-    place = Path(results, _BELOW) if results else None
+    place = ROOT / results.lstrip("/") / _BELOW if results else None
     return place if place and place.is_dir() else None
 
 

@@ -34,7 +34,7 @@ def write(account: Account, launcher: BeakerLauncherConfig, wanted: dict[str, st
         return
     for name, secret in _absent(account, wanted).items():
         value = os.environ[name]
-        account.ask(
+        account.insist(
             lambda beaker, secret=secret, value=value: beaker.secret.write(secret, value, workspace=account.workspace)
         )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ptb_runner import keys
-from ptb_runner.budget import agent_hours
+from ptb_runner.budget import agent_hours, verifier_hours
 from ptb_runner.cell import Cell
 from ptb_runner.config import (
     BeakerConfig,
@@ -240,7 +240,7 @@ def _job(config: Config, launcher: BeakerLauncherConfig) -> Iterator[str]:
         yield f"serve.base_url={serve.base_url}: a Beaker job is on another machine\n  name one that it reaches"
     if config.agent.base_url and _is_here(config.agent.base_url):
         yield f"agent.base_url={config.agent.base_url}: a Beaker job is on another machine\n  name one that it reaches"
-    longest = (agent_hours(config) or 0.0) + (config.benchmark.verifier_hours or 0.0)
+    longest = (agent_hours(config) or 0.0) + (verifier_hours(config) or 0.0)
     if hours is not None and longest > hours:
         yield (
             f"launcher.timeout_hours={hours:g}: too short for one trial, which may take {longest:g} h\n"
