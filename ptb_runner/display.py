@@ -18,6 +18,7 @@ from rich.table import Table
 from ptb_runner import backend, hf_cache, serve
 from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Config, Kind
+from ptb_runner.judge import codex, codex_program
 from ptb_runner.outcome import SCORED, Outcome
 from ptb_runner.plan import Plan
 from ptb_runner.progress import Progress
@@ -258,8 +259,10 @@ def print_sweep_plan(folder: Path, plans: list[Plan], out: Console) -> None:
 
 
 def _judges(config: Config) -> str:
-    """The judges of a cell, each with its LLM."""
-    return ", ".join(f"{name} ({config.judge.model or one.model})" for name, one in config.judge.panel.items())
+    """The judges of a cell, each with its LLM, and what they are made of where it is not our own loop."""
+    judges = config.judge
+    by = f"; all by codex {codex_program.wanted(judges.codex)}" if codex.wanted(judges) else ""
+    return ", ".join(f"{name} ({judges.model or one.model})" for name, one in judges.panel.items()) + by
 
 
 def _server_gpus(plans: list[Plan]) -> str:

@@ -26,7 +26,10 @@ DECISIONS = ("accepted", "rejected")
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 
 # What a trial's record repeats of a judgement; the rest is in its file.
-_REPEATED = ("effect", "verdict", "model", "effort", "turns", "tokens", "cut_short", "error", "finished_at")
+_REPEATED = (
+    *("effect", "verdict", "engine", "program", "model", "effort"),
+    *("turns", "tokens", "cut_short", "error", "finished_at"),
+)
 
 
 def read(trial_dir: Path) -> dict[str, dict[str, Any]]:

@@ -181,6 +181,7 @@ def test_a_run_is_judged_and_judged_again(llm: Server, ptb: Any) -> None:
     assert (judged["engine"], judged["program"]) == ("codex", f"codex {clis.PINS['clis']['codex']}")
     assert (judged["verdict"], judged["cost_usd"]) == (clean, 0.0024)
     assert judged["limits"]["max_hours"] == 4.0
+    assert cell.trial()["judgements"]["api"]["program"] == judged["program"]
     assert "trace.txt" in next(Path("cell").glob("job/*/judgements/api_rerun.transcript.jsonl")).read_text()
     assert clis_kit.secret("OPENAI_API_KEY") not in "".join(
         path.read_text(errors="replace") for path in Path("cell").rglob("*") if path.is_file()

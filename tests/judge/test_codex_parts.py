@@ -63,6 +63,7 @@ def test_a_codex_that_is_not_there_is_told_before_anything_is_spent(
     assert not list(Path.cwd().glob("outputs/*/*/job"))
     dry = ptb(*judged, "dry_run=true", "hydra.run.dir=cell")
     assert "ptb cache codex" in dry.out + dry.err
+    assert f"all by codex {codex_program.wanted(CodexConfig())}" in " ".join(dry.out.split())
     assert "ptb cache codex" in ptb("doctor", *judged).out
     npm.unlink()
     monkeypatch.setenv("PATH", str(npm.parent))
