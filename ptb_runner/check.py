@@ -389,8 +389,9 @@ def _limits(cell: Config) -> Iterator[str]:
             )
     for name in ("agent.timeout_hours", "budget.hours"):
         group, _, field = name.partition(".")
-        if limits.agent_sec and getattr(getattr(cell, group), field):
-            yield f"benchmark.limits.agent_sec and {name} are both set\n  keep one"
+        for other in ("agent_sec", "agent_multiplier"):
+            if getattr(limits, other) and getattr(getattr(cell, group), field):
+                yield f"benchmark.limits.{other} and {name} are both set\n  keep one"
 
 
 def _post_train(cell: Config) -> Iterator[str]:

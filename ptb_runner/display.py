@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ptb_runner import backend, hf_cache, serve
+from ptb_runner.budget import factor
 from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Config, Kind
 from ptb_runner.judge import codex, codex_program
@@ -48,8 +49,8 @@ def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
         "budget, content": f"{config.budget.id}, {config.content.kind.name}",
         "trials": f"{plan.n_trials}, at most {plan.sandboxes_at_once} at once",
         "sandboxes": "one for the agent, then one for the verifier, of each trial",
-        "agent's limit": duration(plan.agent_hours) if plan.agent_hours is not None else none,
-        "verifier's limit": duration(plan.verifier_hours) if plan.verifier_hours is not None else none,
+        "agent's limit": _limit(plan.agent_hours, factor(config, "agent")),
+        "verifier's limit": _limit(plan.verifier_hours, factor(config, "verifier")),
         "network": config.benchmark.network.name if config.benchmark.layers else none,
         "judges": _judges(config) or "none",
         "keys": ", ".join(f"{name} ({'found' if ok else 'missing'})" for name, ok in plan.keys.items())
@@ -248,7 +249,7 @@ def print_sweep_plan(folder: Path, plans: list[Plan], out: Console) -> None:
         table.add_column(name)
     for plan in plans[:ROWS]:
         config = plan.cell.config
-        limit = duration(plan.agent_hours) if plan.agent_hours is not None else "the task's own"
+        limit = _limit(plan.agent_hours, factor(config, "agent"))
         names = (config.benchmark.id, config.model.id, config.agent.id, config.backend.kind)
         table.add_row(plan.cell.folder.name, *map(escape, names), str(plan.n_trials), limit, f"{plan.gpu_hours:g}")
     out.print(table)
@@ -263,6 +264,11 @@ def _judges(config: Config) -> str:
     judges = config.judge
     by = f"; all by codex {codex_program.wanted(judges.codex)}" if codex.wanted(judges) else ""
     return ", ".join(f"{name} ({judges.model or one.model})" for name, one in judges.panel.items()) + by
+
+
+def _limit(hours: float | None, by: float) -> str:
+    """A phase's limit in words."""
+    return duration(hours) if hours is not None else f"the task's own{f', times {by:g}' if by != 1 else ''}"
 
 
 def _server_gpus(plans: list[Plan]) -> str:

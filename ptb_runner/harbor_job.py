@@ -124,11 +124,12 @@ def _job_config(cell: Cell) -> JobConfig:
 
 
 def _multipliers(config: Config) -> dict[str, float | None]:
+    """Harbor's factors on a task's own limits; limits of ours have theirs in them."""
     limits = config.benchmark.limits
     return {
         "timeout_multiplier": limits.multiplier,
-        "agent_timeout_multiplier": 1.0 if limits.agent_sec else limits.agent_multiplier,
-        "verifier_timeout_multiplier": 1.0 if limits.verifier_sec else limits.verifier_multiplier,
+        "agent_timeout_multiplier": limits.agent_multiplier if agent_hours(config) is None else 1.0,
+        "verifier_timeout_multiplier": limits.verifier_multiplier if verifier_hours(config) is None else 1.0,
         "agent_setup_timeout_multiplier": limits.agent_setup_multiplier,
         "environment_build_timeout_multiplier": limits.build_multiplier,
     }

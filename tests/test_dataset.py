@@ -149,6 +149,19 @@ def test_limits_reach_harbor(ptb, shelf):
     assert only_cell().result["provenance"]["comparable"] is False
 
 
+def test_a_factor_on_a_limit_is_applied_once(ptb, shelf):
+    factors = ("benchmark.limits.agent_multiplier=2", "benchmark.limits.multiplier=3")
+    assert ptb("benchmark=hello", "agent=oracle", *factors, "hydra.run.dir=one").code == 0
+    trial = json.loads(next(Path("one").glob("job/*/config.json")).read_text())
+    assert (trial["agent"]["override_timeout_sec"], trial["agent_timeout_multiplier"]) == (pytest.approx(720), 1)
+    assert (trial["verifier"]["override_timeout_sec"], trial["verifier_timeout_multiplier"]) == (pytest.approx(1080), 1)
+    ran = ptb("benchmark=dataset", f"benchmark.path={shelf}", "agent=oracle", *factors, "dry_run=true")
+    assert "the task's own, times 2" in ran.out
+    assert "the task's own, times 3" in ran.out
+    ran = ptb("benchmark=hello", "agent=oracle", *factors, "budget.hours=1")
+    assert (ran.code, "agent_multiplier and budget.hours are both set" in ran.err) == (2, True)
+
+
 def test_an_exact_limit_ends_the_agent(ptb, shelf):
     chosen = ("benchmark.include=[apple]", "benchmark.limits.agent_sec=1")
     ran = ptb("benchmark=dataset", f"benchmark.path={shelf}", *agent("Sleeper"), *chosen)

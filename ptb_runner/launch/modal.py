@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ptb_runner import watch
-from ptb_runner.budget import agent_hours
+from ptb_runner.budget import agent_hours, verifier_hours
 from ptb_runner.cell import Cell, now
 from ptb_runner.config import Config, ModalLauncherConfig
 from ptb_runner.explain import UsageError
@@ -69,7 +69,7 @@ def _without_engine(cells: list[Config]) -> Iterator[str]:
 def _too_long(settings: ModalLauncherConfig, cells: list[Config]) -> Iterator[str]:
     """A cell must fit into its function's time: Modal ends it then."""
     for cell in cells:
-        agent, verifier = agent_hours(cell) or 0.0, cell.benchmark.verifier_hours or 0.0
+        agent, verifier = agent_hours(cell) or 0.0, verifier_hours(cell) or 0.0
         one = agent + verifier + 2 * cell.benchmark.build_hours
         rounds = math.ceil(cell.attempts / cell.concurrency)
         if rounds * one > settings.timeout_hours:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ptb_runner.budget import agent_hours
+from ptb_runner.budget import agent_hours, verifier_hours
 from ptb_runner.config import Config, SlurmConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import job
@@ -100,7 +100,7 @@ def _reserved(settings: SlurmConfig) -> Iterator[str]:
 def _too_short(settings: SlurmConfig, cells: list[Config]) -> Iterator[str]:
     """A trial must fit into one job: only finished trials are carried over a requeue."""
     for cell in cells:
-        agent, verifier = agent_hours(cell) or 0.0, cell.benchmark.verifier_hours or 0.0
+        agent, verifier = agent_hours(cell) or 0.0, verifier_hours(cell) or 0.0
         needed = agent + verifier + settings.signal_delay_sec / 3600
         if needed > settings.time_hours:
             enough = math.ceil(needed * 100) / 100

@@ -153,10 +153,16 @@ def test_the_lifetime_is_the_sum_of_the_phases(tmp_path, ptb):
     config = compose(["benchmark=addition", "model=nano", "agent=oracle", "backend=podman", "agent.timeout_hours=10"])
     task = make_task(tmp_path / "a", REWARD_IF_OK)
     own = config.benchmark
-    hours = 10 + (own.verifier_hours or 0) + own.build_hours + lifetime.TRANSFER_HOURS
+    between = lifetime.TRANSFER_HOURS + lifetime.SETUP_SEC / 3600
+    hours = 10 + (own.verifier_hours or 0) + own.build_hours + between
     assert lifetime.lifetime_sec(config, task) == pytest.approx(hours * 3600)
-    config = compose(["benchmark=task", f"benchmark.path={task}", "agent=oracle", "backend=podman"])
-    hours = 2 / 60 + config.benchmark.build_hours + lifetime.TRANSFER_HOURS
+    chosen = ["benchmark=task", f"benchmark.path={task}", "agent=oracle", "backend=podman"]
+    config = compose(chosen)
+    hours = 2 / 60 + config.benchmark.build_hours + between
+    assert lifetime.lifetime_sec(config, task) == pytest.approx(hours * 3600)
+    limits = ("agent_multiplier=600", "verifier_sec=7200", "build_multiplier=12", "agent_setup_multiplier=10")
+    config = compose([*chosen, *(f"benchmark.limits.{one}" for one in limits)])
+    hours = 600 / 60 + 2 + 12 * 600 / 3600 + 10 * lifetime.SETUP_SEC / 3600 + lifetime.TRANSFER_HOURS
     assert lifetime.lifetime_sec(config, task) == pytest.approx(hours * 3600)
 
 
