@@ -48,7 +48,12 @@ from ptb_runner.judge import judgements, prompts
 from ptb_runner.launch import beaker_spec
 from ptb_runner.paths import CONF, TEMPLATES
 
-_SECRET_NAME = re.compile(r"key|token|secret|password|passwd|credential|auth(?!or)", re.IGNORECASE)
+# By its name a value is a secret, unless the name says that it is only about one (auth_policy, key_name).
+_SECRET_NAME = re.compile(
+    r"(?!.*_(?:id|policy|method|mode|name|var|path|file|url)$)"
+    r".*(?:key|token|secret|password|passwd|credential|auth(?!or))",
+    re.IGNORECASE,
+)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -187,7 +192,7 @@ def _secrets(config: DictConfig) -> Iterator[str]:
         raw = OmegaConf.to_container(node, resolve=False)
         for key, value in _strings(raw, root):
             refers = "${oc.env:" in value or value.startswith("{env:")  # the latter is OpenCode's way
-            if _SECRET_NAME.search(key.rpartition(".")[2]) and value and not refers:
+            if _SECRET_NAME.match(key.rpartition(".")[2]) and value and not refers:
                 name = key.rpartition(".")[2].upper()
                 yield (
                     f"{key}: looks like a secret written out, and would be stored\n"

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner import backend, keys, reward, serve
+from ptb_runner import backend, keys, paths, reward, serve
 from ptb_runner.agent import clis
 from ptb_runner.budget import agent_hours, verifier_hours
 from ptb_runner.cell import Cell, read_json, write_json
@@ -158,7 +158,8 @@ def agent_fields(config: Config) -> dict[str, Any]:
         **clis.endpoint(agent),
         "override_timeout_sec": hours * 3600 if hours is not None else None,
         # Without a version Harbor takes the image's CLI, or installs the newest.
-        "kwargs": dict(agent.options)
+        "kwargs": _acp_cache(agent.name)
+        | dict(agent.options)
         | ({"version": agent.version} if agent.version not in (None, "latest") else {})
         | ({"login_file": str(file)} if (file := keys.login_file(agent)) else {})
         | ({"first_answer_min": agent.first_answer_min} if agent.name in clis.CLASSES else {})
@@ -167,6 +168,12 @@ def agent_fields(config: Config) -> dict[str, Any]:
         "env": dict(agent.env) | {name: f"${{{name}}}" for name in keys.of_agent(agent)},
     }
     return own
+
+
+def _acp_cache(name: str | None) -> dict[str, str]:
+    """Where Harbor keeps what it looks up of an ACP agent; by itself, in the folder one stands in."""
+    is_acp = name == "acp" or (name or "").startswith("acp:")
+    return {"registry_cache_dir": str(paths.cache() / "acp-registry")} if is_acp else {}
 
 
 def _reprompt(config: Config) -> dict[str, Any]:

@@ -36,6 +36,9 @@ def read_logs(trial_dir: Path) -> Trace | None:
     """The trace as the logs of the agent's CLI have it, which grow while it runs."""
     logs = read_lines(trial_dir)
     turns = [turn for name, lines in logs for turn in clilogs.turns(name, lines)]
+    summary = _json(trial_dir, trial_dir / "agent" / "acp-summary.json")  # of Harbor's client for agents that speak ACP
+    if isinstance(summary, dict) and isinstance(error := summary.get("error"), dict):
+        turns.append(Turn("error", plain_text(error.get("message"))))
     source = logs[-1][0] if logs else ""
     return Trace(turns, source, agent=source.removesuffix(".txt")) if turns else None
 

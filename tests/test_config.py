@@ -70,6 +70,7 @@ def test_every_choice_composes(ptb):
         (["benchmark.layers=[nolayer]"], ["nolayer", "templates"]),
         (["benchmark.evaluation.try_timeout_hours=9"], ["try_timeout_hours=9", "verifier_hours"]),
         (["agent.env_vars=[sk-123]"], ["agent.env_vars", "never the key itself"]),
+        (["agent.options.api_key=x"], ["agent.options.api_key", "looks like a secret", "agent.env_vars=[API_KEY]"]),
         (["agent.options.x=a;b"], ["agent.options.x", "'agent.options.x=\"a;b\"'"]),
         (["--config-dir", "/nowhere"], ["--config-dir /nowhere", "no such folder"]),
         (["statu"], ["statu", "ptb status"]),
