@@ -82,9 +82,20 @@ def explained(raised: dict[str, Any], trial_dir: Path, *, in_setup: bool = False
     words = " ".join((told or printed or ["it printed nothing"])[-1].split())
     words = f"the agent could not be installed in the sandbox: {words}" if failed and in_setup else words
     if kind in _VAGUE and told:
-        kind = next((name for pattern, name in _NAMES if pattern.search(words)), kind)
+        kind = _name(words, kind)
     ended = f" (exit code {failed[1]})" if failed else ""
     return {**raised, "exception_type": kind, "exception_message": f"{words[:_SHOWN]}{ended}"}
+
+
+def _name(words: str, otherwise: str) -> str:
+    return next((name for pattern, name in _NAMES if pattern.search(words)), otherwise)
+
+
+def at_the_end(trial_dir: Path) -> str | None:
+    """The name of the error that a CLI was trying to get over when it was ended; None when there was none."""
+    trace = read_logs(trial_dir)
+    last = trace.turns[-1] if trace and trace.turns else None
+    return _name(last.text, "ApiError") if last and last.who == "error" else None
 
 
 def silence(result: dict[str, Any], trial_dir: Path) -> dict[str, Any] | None:

@@ -63,6 +63,7 @@ def _events(lines: list[str]) -> Iterator[dict[str, Any] | str]:
 
 
 _GEMINI_RETRIES = re.compile(r"Attempt \d+ failed")
+_STACK = re.compile(r"\s+(?:at |[\w.]+: )|\}")
 
 
 class _Log:
@@ -82,6 +83,8 @@ class _Log:
         """A line that is no event: warnings, and a crash's last words."""
         if _GEMINI_RETRIES.match(line):
             self.retries(line)
+        elif _STACK.match(line) and self.turns and self.turns[-1].who == "error":
+            pass  # where in the CLI it was
         elif self.turns and self.turns[-1].who == "system":
             self.turns[-1].text += f"\n{line}"
         else:

@@ -82,7 +82,7 @@ def _verified_record(trial_dir: Path, attempt: int) -> dict[str, Any]:
         result |= {"exception_info": silence}
     verdict = _verdict(trial_dir / "verifier" / "verdict.json")
     outcome, reason, flags = classify(result, verdict)
-    flags += [*_left_processes(trial_dir), *_rounds(trial_dir)]
+    flags += [*_timed_out_at(result, trial_dir), *_left_processes(trial_dir), *_rounds(trial_dir)]
     reward = _reward(result) if outcome in SCORED else None
     error = _error_of(result, outcome, reason)
     if error and error["type"] == "RewardFileNotFoundError":  # Harbor's words for it are two long paths
@@ -123,6 +123,13 @@ def _last_words(trial_dir: Path) -> str:
         lines = file.read().decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"; it printed last: {last[-_SHOWN_LINE:]}" if last else ""
+
+
+def _timed_out_at(result: dict[str, Any], trial_dir: Path) -> list[str]:
+    """The flag of an agent whose time was up while its LLM was failing it."""
+    timed_out = (result.get("exception_info") or {}).get("exception_type") == "AgentTimeoutError"
+    error = clierrors.at_the_end(trial_dir) if timed_out else None
+    return [f"agent_error:{error}"] if error else []
 
 
 def _left_processes(trial_dir: Path) -> list[str]:

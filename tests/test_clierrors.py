@@ -131,3 +131,25 @@ def test_a_cli_that_never_reached_its_llm_did_nothing_that_could_be_scored(tmp_p
     assert (record["outcome"], record["reward"], record["error"]["phase"]) == ("infra_error", None, "agent")
     assert record["error"]["type"] == "LlmSilentError"
     assert record["error"]["message"] == "the agent's LLM never answered: Reconnecting... waiting for network"
+
+
+@pytest.mark.parametrize(
+    ("log", "last", "flags"),
+    [
+        ("codex.txt", '{"type": "error", "message": "waiting for network"}', ["agent_error:NetworkConnectionError"]),
+        (
+            "gemini-cli.txt",
+            "Attempt 3 failed with status 429. Retrying with backoff... ApiError: limit\n    at f (x.js:1)\n}",
+            ["agent_error:ApiRateLimitError"],
+        ),
+        ("codex.txt", '{"type": "item.started", "item": {"id": "1", "type": "command_execution"}}', []),
+    ],
+)
+def test_a_timeout_while_the_llm_was_failing_says_so(tmp_path, log, last, flags):
+    folder = make_trial(tmp_path / "t__001", log, "an error that passed")
+    work = {"type": "item.completed", "role": "assistant", "item": {"type": "agent_message", "text": "I begin."}}
+    (folder / "agent" / log).write_text(f"{json.dumps(work)}\n{last}\n")
+    result = {"exception_info": raised("AgentTimeoutError", "timed out"), "verifier_result": {"rewards": {"reward": 0}}}
+    (folder / "result.json").write_text(json.dumps(result | {"verifier": {}, "agent_result": {"n_output_tokens": 9}}))
+    record = trial_record(folder, 1)
+    assert (record["outcome"], record["reward"], record["flags"]) == ("agent_timeout", 0, flags)
