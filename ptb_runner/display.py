@@ -20,6 +20,7 @@ from ptb_runner.budget import factor
 from ptb_runner.cell import Cell, read_json
 from ptb_runner.config import Config, Kind
 from ptb_runner.judge import codex, codex_program
+from ptb_runner.launch import beaker_spec
 from ptb_runner.outcome import SCORED, Outcome
 from ptb_runner.plan import Plan
 from ptb_runner.progress import Progress
@@ -53,8 +54,7 @@ def print_plan(plan: Plan, refusals: list[str], out: Console) -> None:
         "verifier's limit": _limit(plan.verifier_hours, factor(config, "verifier")),
         "network": config.benchmark.network.name if config.benchmark.layers else none,
         "judges": _judges(config) or "none",
-        "keys": ", ".join(f"{name} ({'found' if ok else 'missing'})" for name, ok in plan.keys.items())
-        or "none needed",
+        "keys": ", ".join(f"{name} ({_found(ok)})" for name, ok in plan.keys.items()) or "none needed",
         "hub cache": hf_cache.describe(config),
         "cost ceiling": f"{plan.gpu_hours:g} GPU-hours{_server_gpus([plan])}",
         "task": str(plan.cell.task),
@@ -259,6 +259,10 @@ def print_sweep_plan(folder: Path, plans: list[Plan], out: Console) -> None:
         out.print(line, markup=False)
 
 
+def _found(ok: bool) -> str:
+    return "found" if ok else "missing"
+
+
 def _judges(config: Config) -> str:
     """The judges of a cell, each with its LLM, and what they are made of where it is not our own loop."""
     judges = config.judge
@@ -283,7 +287,11 @@ def _sweep_plan_lines(plans: list[Plan]) -> Iterator[str]:
     hours = sum(plan.gpu_hours for plan in plans)
     price = f", ${hours * config.backend.usd_per_gpu_hour:.2f}" if config.backend.usd_per_gpu_hour else ""
     yield f"{sum(plan.n_trials for plan in plans)} trials, launcher {config.launcher.kind}"
-    yield f"keys: {', '.join(f'{name} (found)' if ok else f'{name} (missing)' for name, ok in keys.items()) or 'none'}"
+    if beaker_spec.is_elsewhere(config):
+        held = {name: secret for plan in plans for name, secret in beaker_spec.secrets(plan.cell).items()}
+        yield f"secrets of Beaker: {', '.join(f'{secret} as {name}' for name, secret in held.items()) or 'none'}"
+    else:
+        yield f"keys: {', '.join(f'{name} ({_found(ok)})' for name, ok in keys.items()) or 'none'}"
     yield f"cost ceiling: {hours:g} GPU-hours{price}{_server_gpus(plans)}, and what the LLMs of agents and judges cost"
     if judges := _judges(config):
         yield f"judges: {judges}"

@@ -15,6 +15,7 @@ from ptb_runner.backend import podman
 from ptb_runner.config import Config, register, typed
 from ptb_runner.explain import UsageError, explain
 from ptb_runner.judge import codex, codex_program
+from ptb_runner.launch import beaker_spec
 from ptb_runner.overrides import as_meant
 from ptb_runner.paths import CONF
 
@@ -36,6 +37,9 @@ def checks(overrides: list[str]) -> Iterator[Check]:
     yield Check("python", False, f"{platform.python_version()}, ptb-runner {version('ptb-runner')}")
     yield Check("harbor", False, version("harbor"))
     yield _disk(Path.cwd())
+    if beaker_spec.is_elsewhere(config):  # the rest is looked at in the job
+        yield from (Check(*found) for found in launch.checks(config))
+        return
     yield from (Check(*found) for found in backend.of(config).checks(config))
     yield from (Check(*found) for found in launch.checks(config))
     yield from (Check(*found) for found in serve.checks(config))

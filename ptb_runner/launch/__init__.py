@@ -71,14 +71,14 @@ def bring(cell: Path) -> bool:
     return kind in ("modal", "beaker") and _module(kind).bring(cell)
 
 
-def _kind(cell: Path) -> str:
-    return (read_json(cell / "launcher.json") or {}).get("kind", "")
+def _kind(folder: Path) -> str:
+    return (read_json(folder / "launcher.json") or {}).get("kind", "")
 
 
-def notes(cell: Path) -> Iterator[str]:
-    """What is to be told of a cell's job beside the cell's status, in lines; nothing where that says it all."""
-    if _kind(cell) == "beaker":
-        yield from _module("beaker").notes(cell)
+def notes(folder: Path) -> Iterator[str]:
+    """What is to be told of a sweep's or a cell's jobs beside its status, in lines; none where that says it all."""
+    if _kind(folder) == "beaker":
+        yield from _module("beaker").notes(folder)
 
 
 def prints_log(cell: Path, follow: bool) -> bool:
@@ -100,4 +100,4 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
     faults = problems([config])
     yield from (("launcher", True, fault) for fault in faults)
     if not faults and config.launcher.kind == "beaker":
-        yield from _module("beaker").checks(config.launcher)
+        yield from _module("beaker").checks(config)

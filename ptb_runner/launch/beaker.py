@@ -39,6 +39,7 @@ from ptb_runner.launch.beaker_client import Account
 from ptb_runner.launch.beaker_spec import Shipped, Source
 from ptb_runner.launch.states import WAITED_FOR
 from ptb_runner.paths import TEMPLATES
+from ptb_runner.terminal import shown
 
 if TYPE_CHECKING:
     from beaker import Beaker, BeakerExperimentSpec, BeakerGroup, BeakerWorkload
@@ -94,22 +95,30 @@ def _not_found(account: Account, settings: BeakerLauncherConfig) -> Iterator[str
             yield f"{option}: Beaker has none of that name\n  type {option.partition('=')[0]}=NAME of one that there is"
 
 
-def checks(settings: BeakerLauncherConfig) -> Iterator[tuple[str, bool, str]]:
+def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
     """For `ptb doctor`: name, whether it failed, and what was found."""
     from importlib.metadata import version
 
+    settings = beaker_spec.settings(config)
     account = beaker_client.connect(settings)
     address = account.client.config.agent_address
     yield "beaker", False, f"beaker-py {version('beaker-py')}, {account.user} at {address}"
     yield "workspace", False, f"{account.workspace_name}, {settings.gpus} GPUs on {', '.join(settings.cluster)}"
+    for name, secret in beaker_spec.known_secrets(config).items():
+        yield "secret", False, f"a job gets {name} from {secret}"
 
 
 def preview(sweep: Path, cells: list[Cell]) -> Iterator[str]:
-    """The experiments that would be made, for a dry run, as YAML; nobody is asked."""
+    """The first experiment that would be made, for a dry run, as YAML; all are in files. Nobody is asked."""
     for cell in cells:
-        names = Shipped("ptb-code-HASH", "ptb-cell-HASH", _results(sweep, cell, _times(cell)))
-        yield f"# experiment {_name(sweep, cell, _times(cell))}"
-        yield beaker_spec.as_yaml(beaker_spec.experiment(cell, names))
+        times = _times(cell)
+        spec = beaker_spec.experiment(cell, Shipped("ptb-code-HASH", "ptb-cell-HASH", _results(sweep, cell, times)))
+        text = f"# experiment {_name(sweep, cell, times)}\n{beaker_spec.as_yaml(spec)}"
+        (cell.folder / beaker_spec.FILE).write_text(text)
+        if cell is cells[0]:
+            yield text
+    if len(cells) > 1:
+        yield f"and {len(cells) - 1} more like it: {shown(sweep)}/*/{beaker_spec.FILE}\n"
 
 
 # --- Names, fixed before anything is created ----------------------------------------------------------
@@ -243,7 +252,7 @@ def _submit(
     digest = hashlib.file_digest(packed.open("rb"), "sha256").hexdigest()
     files = _dataset(account, f"ptb-cell-{digest[:16]}", [packed])
     spec = beaker_spec.experiment(cell, Shipped(code, files, results, source))
-    (cell.folder / "beaker.yaml").write_text(beaker_spec.as_yaml(spec))
+    (cell.folder / beaker_spec.FILE).write_text(f"# experiment {name}\n{beaker_spec.as_yaml(spec)}")
     workload = _create(account, name, spec)
     job.record(cell.folder, job_id=workload.experiment.id, link=account.client.workload.url(workload))
     return workload
@@ -266,7 +275,9 @@ def _create(account: Account, name: str, spec: BeakerExperimentSpec) -> BeakerWo
     except BeakerExperimentConflict:  # made between the two
         return account.ask(lambda beaker: beaker.workload.get(full))
     except BeakerError as error:
-        raise UsageError(f"Beaker refuses experiment {name}: {error}\n  its specification is in beaker.yaml") from error
+        raise UsageError(
+            f"Beaker refuses experiment {name}: {error}\n  its specification is in {beaker_spec.FILE}"
+        ) from error
 
 
 # --- Cancelling ---------------------------------------------------------------------------------------

@@ -21,11 +21,13 @@ from ptb_runner.explain import UsageError
 from ptb_runner.launch import beaker_client, beaker_results, beaker_spec, job, submitted
 from ptb_runner.launch.beaker_client import Account
 from ptb_runner.launch.states import JobState, Where, judged, note
+from ptb_runner.terminal import shown
 
 if TYPE_CHECKING:
     from beaker import BeakerJob, BeakerJobLog, BeakerWorkload
 
 _AT_ONCE = 8
+_ROWS = 15  # cells of which all is told
 _GAP_SEC = 60.0  # within which Beaker begins a job anew after one that was preempted or failed
 _POLL_SEC = 2.0
 _RUNNING = frozenset({"running", "stopping", "uploading_results"})
@@ -186,7 +188,30 @@ def _note(folder: Path, found: JobState) -> None:
 
 
 def notes(folder: Path) -> Iterator[str]:
-    """What to tell of a cell beside its status: its link, every job, what the scheduler says, where its results are."""
+    """What to tell of a sweep beside its cells' states, cell by cell: links, jobs, the scheduler, where results are.
+
+    Of many cells, those are left out whose first job did all that was to be done.
+    """
+    if not (folder / "sweep.yaml").exists():
+        yield from _notes(folder)
+        return
+    cells = [
+        path.parent for path in sorted(folder.glob("[0-9]*/launcher.json"), key=lambda path: int(path.parent.name))
+    ]
+    calm = {cell for cell in cells if _is_calm(cell)} if len(cells) > _ROWS else set()
+    yield f"group: {job.read(folder).get('group_link') or 'none yet'}"
+    for cell in cells:
+        yield from () if cell in calm else _notes(cell)
+    if calm:
+        yield f"and {len(calm)} more cells, finished by their first job: ptb status {shown(folder)}/CELL"
+
+
+def _is_calm(cell: Path) -> bool:
+    state = (read_json(cell / "status.json") or {}).get("state")
+    return state == "finished" and len(job.read(cell).get("attempts") or []) == 1
+
+
+def _notes(folder: Path) -> Iterator[str]:
     record = job.read(folder)
     yield f"cell {folder.name}: {record.get('link') or 'not submitted'}"
     for number, one in enumerate(record.get("attempts") or [], 1):

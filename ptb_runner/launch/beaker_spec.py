@@ -35,6 +35,8 @@ CELL = "/ptb/cell"
 """Where it finds the dataset with the cell: cell.tar."""
 RESULTS = "/results"
 """What Beaker keeps of a job as its result dataset."""
+FILE = "beaker.yaml"
+"""The experiment as it was submitted, in the cell's folder."""
 IN_JOB = "PTB_BEAKER_JOB"
 """A variable that is set in our jobs: what a cell needs of its machine is looked at there."""
 

@@ -25,7 +25,7 @@ _THERE = {
     "python_full_version": f"{PYTHON}.0",
 }
 _REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)")
-_LEFT_HERE = frozenset({"handoff", "launcher.json", ".launcher.lock", ".runner.lock"})
+_LEFT_HERE = frozenset({"handoff", "beaker.yaml", "launcher.json", ".launcher.lock", ".runner.lock"})
 _WHEEL = b"Wheel-Version: 1.0\nGenerator: ptb_runner\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a wheel of the same files is the same, byte for byte
 

@@ -46,8 +46,7 @@ def _sweep_status(folder: Path, chosen: argparse.Namespace) -> int:
         watch.follow(folder, 30.0, console(), threading.Event(), until_over=True, refresh=refresh)
         states = watch.read(folder)
     print_states(folder, states, console())
-    for state in states:
-        _print_notes(folder / str(state.number))
+    _print_notes(folder)
     return 0
 
 
@@ -57,8 +56,8 @@ def _job(cell: Path) -> dict[str, Any]:
     return {"job": record} if record else {}
 
 
-def _print_notes(cell: Path) -> None:
-    for line in launch.notes(cell):
+def _print_notes(folder: Path) -> None:
+    for line in launch.notes(folder):
         console().print(line, markup=False)
 
 
