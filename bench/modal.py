@@ -7,7 +7,6 @@ Needs root, for the fake's sandboxes. Wall time is the fake's and the pace's: it
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench import figures  # noqa: E402
 from tests.fakes.modal_server.handle import ModalServer  # noqa: E402
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, make_task  # noqa: E402
 
@@ -43,9 +43,7 @@ def stock_task(folder: Path) -> Path:
     toml = TASK_TOML.replace("[environment]\n", '[environment]\ndocker_image = "python:3.12-slim-bookworm"\n')
     image = '[verifier.environment]\ndocker_image = "python:3.12-slim-bookworm"\n'
     (made / "task.toml").write_text(toml.replace("[verifier.environment]\n", image))
-    (made / "solution").mkdir()
-    (made / "solution" / "solve.sh").write_text("#!/usr/bin/env bash\nmkdir -p /app && printf ok > /app/answer.txt\n")
-    return made
+    return figures.add_solution(made)
 
 
 def main() -> int:
@@ -56,7 +54,7 @@ def main() -> int:
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="ptb-bench-"))
     server = ModalServer.start(folder)
-    environment = {**os.environ, **server.env, "HARBOR_TELEMETRY": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = figures.environment(server.env)
     missed = []
     try:
         own = [sys.executable, "-m", "ptb_runner", "benchmark=hello", "agent=oracle", "backend=modal"]
@@ -90,9 +88,7 @@ def main() -> int:
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    for line in missed:
-        print(f"missed: {line}")
-    return int(bool(missed))
+    return figures.told(missed)
 
 
 if __name__ == "__main__":

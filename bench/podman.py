@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench import figures  # noqa: E402
 from tests.podman.podman_kit import IMAGE, make_image, podman  # noqa: E402
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, make_task  # noqa: E402
 
@@ -45,10 +46,7 @@ def task(folder: Path) -> Path:
     """A trivial task with a Dockerfile and a separate verifier, as both runners take it."""
     made = make_task(folder, REWARD_IF_OK, TASK_TOML.replace('"no-network"', '"public"'))
     (made / "environment" / "Dockerfile").write_text(f"FROM {IMAGE}\nWORKDIR /app\n")
-    (made / "solution").mkdir()
-    (made / "solution" / "solve.sh").write_text("#!/usr/bin/env bash\nmkdir -p /app && printf ok > /app/answer.txt\n")
-    (made / "solution" / "solve.sh").chmod(0o755)
-    return made
+    return figures.add_solution(made)
 
 
 def stock_environment(folder: Path) -> tuple[dict[str, str] | None, str]:
@@ -102,7 +100,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3, help="runs of each of our commands; stock runs once")
     runs = parser.parse_args().runs
     folder = Path(tempfile.mkdtemp(prefix="ptb-bench-"))
-    environment = {**os.environ, **podman().variables, "HARBOR_TELEMETRY": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = figures.environment(podman().variables)
     missed = []
     try:
         make_image()
@@ -130,9 +128,7 @@ def main() -> int:
         missed += [f"{count} podman processes a trial"] if count > MOST_PROCESSES else []
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for line in missed:
-        print(f"missed: {line}")
-    return int(bool(missed))
+    return figures.told(missed)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tests.clis.clis_kit import NAMES, in_bubblewrap, talking_to
+from tests.fakes import loopback
 from tests.run_kit import only_cell
 
 pytestmark = pytest.mark.agents
@@ -107,13 +107,11 @@ def page_server() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(b"<html>Welcome</html>")
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with loopback.running(ThreadingHTTPServer(("127.0.0.1", 0), Page)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def run_broken(ptb, llm, folder, script):

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.fakes import loopback
+
 Files = dict[str, bytes]
 
 
@@ -142,12 +144,5 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def running(repositories: dict[str, Files]) -> Iterator[Hub]:
     """A hub for as long as this lasts."""
-    hub = Hub(repositories)
-    thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with loopback.running(Hub(repositories)) as hub:
         yield hub
-    finally:
-        hub.shutdown()
-        thread.join()
-        hub.server_close()

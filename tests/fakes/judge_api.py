@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast, override
 
+from tests.fakes import loopback
+
 Step = dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
 SEED = "call_0"  # the call that the judge's first message of files is an answer to
 
@@ -184,12 +186,6 @@ class _Server(ThreadingHTTPServer):
 def serving(scripts: dict[str, list[Step]]) -> Iterator[JudgeApi]:
     """A server in this process, on a port of its own."""
     api = JudgeApi(scripts)
-    server = _Server(api)
-    api.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with loopback.running(_Server(api)) as server:
+        api.url = f"http://127.0.0.1:{server.server_port}/v1"
         yield api
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -39,6 +39,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.fakes import loopback
 from tests.fakes.llm_protocols import PROTOCOLS, Answer, Conversation, Json, Protocol, shell_call
 
 type Step = dict[str, Any]
@@ -272,14 +273,8 @@ def _answer(model: str, tools: set[str], step: Step) -> Answer:
 @contextlib.contextmanager
 def serving(scripts: dict[str, Script]) -> Iterator[Server]:
     """A server in this process, on a port of its own."""
-    server = Server(scripts)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with loopback.running(Server(scripts)) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def main(scripts: str, port: str = "0") -> None:

@@ -127,14 +127,10 @@ def completion(body: dict[str, Any], rule: Rule) -> dict[str, Any]:
 @contextlib.contextmanager
 def serving(rules: list[Rule]) -> Iterator[Server]:
     """A server in this process, on a port of its own."""
-    server = Server(rules)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    from tests.fakes import loopback  # as a program, this file stands alone
+
+    with loopback.running(Server(rules)) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def like_vllm(arguments: list[str]) -> None:

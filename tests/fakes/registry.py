@@ -9,11 +9,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, override
+
+from tests.fakes import loopback
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
@@ -40,12 +41,8 @@ class Registry(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[Registry]:
-    with Registry(folder) as registry:
-        threading.Thread(target=registry.serve_forever, daemon=True).start()
-        try:
-            yield registry
-        finally:
-            registry.shutdown()
+    with loopback.running(Registry(folder)) as registry:
+        yield registry
 
 
 class _Handler(BaseHTTPRequestHandler):

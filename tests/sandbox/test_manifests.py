@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, override
@@ -12,6 +11,7 @@ from typing import Any, override
 import pytest
 
 from ptb_runner.sandbox import manifests
+from tests.fakes import loopback
 
 LOGIN = base64.b64encode(b"me:word").decode()
 
@@ -46,10 +46,8 @@ class Registry(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def place() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with loopback.running(ThreadingHTTPServer(("127.0.0.1", 0), Registry)) as server:
         yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def log_in(place: str, tmp_path, monkeypatch) -> None:
