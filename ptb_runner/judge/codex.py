@@ -206,6 +206,7 @@ def _arguments(session: _Session) -> list[str]:
 @contextlib.asynccontextmanager
 async def _sandbox(program: Program, own: JudgeConfig, toolbox: Toolbox) -> AsyncIterator[tuple[Box, Path]]:
     """A running sandbox, and the folder on the host that what it is given lies in."""
+    await asyncio.to_thread(scratch.reap)  # what judges of a runner that was killed left; the backend may be another
     place = await asyncio.to_thread(scratch.create)
     try:
         files = place.path

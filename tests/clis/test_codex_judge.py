@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from ptb_runner.judge.loop import Hearing, NoVerdict
 from tests.clis import clis, clis_kit
 from tests.fakes.llm_server import Server
 from tests.judge import judge_kit
-from tests.run_kit import Cell, agent
+from tests.run_kit import Cell, agent, in_phase, start
 
 pytestmark = pytest.mark.agents
 
@@ -186,3 +188,20 @@ def test_a_run_is_judged_and_judged_again(llm: Server, ptb: Any) -> None:
     assert clis_kit.secret("OPENAI_API_KEY") not in "".join(
         path.read_text(errors="replace") for path in Path("cell").rglob("*") if path.is_file()
     )
+
+
+def test_an_interrupt_ends_the_judge_and_a_resume_asks_it_again(llm: Server, ptb: Any, tmp_path: Path) -> None:
+    field = "disallowed_api_usage"
+    clean = {field: False, f"justification_{field}": "It called nobody."}
+    llm.scripts["judge"] = [{"sleep": 60, **say(clean)}]
+    own = ["judge=api", "judge.engine=codex", f"judge.codex.path={program()}", f"judge.base_url={llm.url('judge')}/v1"]
+    running = start(tmp_path, "benchmark=hello", *agent("Honest"), *own, TMPDIR=str(tmp_path / "scratch"))
+    running.wait_for(in_phase("judging"), timeout_sec=60)
+    while not llm.requests:
+        assert running.process.poll() is None
+        time.sleep(0.05)
+    assert [one for one in running.descendants() if "codex" in one.name()]
+    assert running.end(signal.SIGINT) == 130  # and nothing of the sandbox is left
+    llm.scripts["judge"] = [say(clean)]
+    assert ptb("resume", running.cell.folder).code == 0
+    assert running.cell.outcomes == ["scored"]
