@@ -81,6 +81,16 @@ def make_task(folder: Path, test: str, toml: str = "", instruction: str = "Do it
     return folder
 
 
+def make_registry(folder: Path, names: tuple[str, ...], test: str, toml: str = "") -> Path:
+    """A registry file in Harbor's form with the dataset fruit@1.0, whose tasks lie beside it."""
+    for name in names:
+        make_task(folder / name, test, toml)
+    tasks = [{"name": name, "path": name} for name in names]
+    path = folder / "registry.json"
+    path.write_text(json.dumps([{"name": "fruit", "version": "1.0", "description": "", "tasks": tasks}]))
+    return path
+
+
 TASK_TOML = """\
 schema_version = "1.1"
 artifacts = [{ source = "/app/answer.txt" }]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.podman.podman_kit import PODMAN, containers
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, make_task, only_cell
+from tests.served_kit import check_served_dataset
 
 pytestmark = [pytest.mark.podman, pytest.mark.usefixtures("image")]
 
@@ -26,6 +27,11 @@ def test_an_agent_in_a_container_asks_the_model_that_is_served(ptb, tmp_path, mo
     assert ran.code == 0, ran.out + ran.err
     assert only_cell().outcomes == ["scored"] * 3
     assert starts.read_text() == "."
+    assert containers() == []
+
+
+def test_a_registry_of_tasks_is_run_against_it_although_it_dies_once(ptb, tmp_path, monkeypatch):
+    check_served_dataset(ptb, tmp_path, monkeypatch, PODMAN)
     assert containers() == []
 
 
