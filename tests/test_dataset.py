@@ -135,6 +135,13 @@ def test_a_broken_task_of_a_dataset_is_named(ptb, shelf):
     assert "the task banana is not valid" in ran.err
 
 
+def test_one_chosen_task_has_statistics_too(ptb, shelf):
+    ran = ptb("benchmark=dataset", f"benchmark.path={shelf}", "benchmark.n_tasks=1", "agent=oracle", "attempts=2")
+    assert ran.code == 0, ran.err
+    assert ptb("collect", only_cell().folder).code == 0
+    assert json.loads((only_cell().folder / "metrics.json").read_text())["pass_at_k"] == {"1": 1.0, "2": 1.0}
+
+
 def test_limits_reach_harbor(ptb, shelf):
     limits = ("agent_sec=7", "verifier_multiplier=3", "build_multiplier=4", "agent_setup_multiplier=2", "multiplier=5")
     chosen = [f"benchmark.limits.{one}" for one in limits]

@@ -19,8 +19,13 @@ DEFAULT_MAX_ERROR_RATE = 0.1
 
 
 def of_datasets(rows: list[Row]) -> list[dict[str, Any]]:
-    """The statistics of each cell that ran more than one task."""
-    return [statistics_of(row) for row in rows if len(row.result.get("tasks") or []) > 1]
+    """The statistics of each cell that ran tasks of a dataset, be it one."""
+    return [statistics_of(row) for row in rows if _is_dataset(row)]
+
+
+def _is_dataset(row: Row) -> bool:
+    tasks, options = row.result.get("tasks") or [], row.benchmark_options
+    return len(tasks) > 1 or bool(tasks and any(options.get(name) for name in ("dataset", "include", "n_tasks")))
 
 
 def statistics_of(row: Row) -> dict[str, Any]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +30,9 @@ def home(image) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("only root can make a user to be")
     subprocess.run(["useradd", "--create-home", USER], check=True)
+    archive = Path(os.environ.get("PTB_CACHE", "/var/cache/ptb-tests")) / "ptb-base-bookworm.tar"
     try:
+        assert as_user("podman", "import", "-q", str(archive), IMAGE).returncode == 0
         yield Path(pwd.getpwnam(USER).pw_dir)
     finally:
         as_user("podman", "unshare", "rm", "-rf", f"/home/{USER}/run", f"/home/{USER}/.local/share/containers")
@@ -49,11 +54,9 @@ def test_another_user_of_the_container_leaves_what_we_can_read_and_delete(home):
     test = f'if [ "$(cat answer.txt)" = 1001 ]; then r=1; else r=0; fi; {REWARD}'
     dockerfile_task(home / "mine", recipe, test, toml)
     subprocess.run(["chown", "-R", USER, home / "mine"], check=True)
-    archive = Path(os.environ.get("PTB_CACHE", "/var/cache/ptb-tests")) / "ptb-base-bookworm.tar"
     work = "id -u > answer.txt; echo mine > /logs/agent/own.txt; chmod 600 /logs/agent/own.txt"
     task = ("benchmark=task", f"benchmark.path={home}/mine", "backend=podman", "agent=custom", "agent.id=test")
     agent = ("agent.import_path=tests.agents:Scripted", f"agent.options.command='{work}'")
-    assert as_user("podman", "import", "-q", str(archive), IMAGE).returncode == 0
     done = as_user(sys.executable, "-m", "ptb_runner", *task, *agent, f"hydra.run.dir={home}/run")
     assert done.returncode == 0, done.stdout + done.stderr
     own = next((home / "run").glob("job/*/agent/own.txt"))
@@ -61,6 +64,23 @@ def test_another_user_of_the_container_leaves_what_we_can_read_and_delete(home):
     assert as_user("rm", "-r", str(home / "run" / "job")).returncode == 0
     assert Cell(home / "run").outcomes == ["scored"]
     assert as_user("podman", "ps", "-aq").stdout == ""
+
+
+def test_a_machine_is_set_up_without_being_root(home):
+    fix = (sys.executable, "-m", "ptb_runner", "doctor", "--fix", "backend=podman", "podman.nested=true")
+    before = set(home.rglob("*"))
+    done = as_user(*fix, f"backend.image={IMAGE}")
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        variables = [line.split("=")[0] for line in done.stdout.splitlines()]
+        assert variables == ["export CONTAINERS_CONF", "export DOCKER_HOST"]
+        ran = as_user("sh", "-c", f"{done.stdout} podman run --rm {IMAGE} cat /proc/sys/kernel/hostname")
+        assert ran.stdout.strip() == os.uname().nodename, ran.stderr
+        assert [path for path in set(home.rglob("*")) - before if "containers" not in path.parts] == []
+    finally:
+        if service := re.search(r"`kill (\d+)` ends it", " ".join(done.stderr.split())):
+            os.kill(int(service.group(1)), signal.SIGTERM)
+        shutil.rmtree(f"/tmp/ptb-sandboxes-{pwd.getpwnam(USER).pw_uid}", ignore_errors=True)
 
 
 SETTLE = """
