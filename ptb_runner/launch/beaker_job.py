@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,13 +21,13 @@ from ptb_runner.cell import Cell, mark, read_cell
 from ptb_runner.config import BeakerLauncherConfig
 from ptb_runner.explain import Exit, UsageError
 from ptb_runner.launch import away, beaker_setup, job
-from ptb_runner.launch.copies import LOCKS, begin, mirror
+from ptb_runner.launch.copies import LOCKS, Copy, begin
 from ptb_runner.launch.inline import is_over
 from ptb_runner.redact import Redactor
 from ptb_runner.results.collect import collect
 from ptb_runner.single import exit_of
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("ptb_runner.launch.beaker_job")  # which runs as a program
 
 CELL, RESULTS = Path("/ptb/cell/cell.tar"), Path("/results")
 _LINES_SEC = 0.5
@@ -38,46 +37,36 @@ class Stopped(BaseException):
     """The job is preempted or cancelled."""
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where the cell is in this job, and the folder that outlives it."""
-
-    folder: Path
-    results: Path
-
-    def save(self, clean: Redactor | None = None) -> list[str]:
-        """Copy the cell as far as it is, all of it: what is there can be read like a cell's folder at home."""
-        return mirror(self.folder, self.results / "cell", LOCKS, clean)
-
-
 def main() -> int:
     """Run what is missing of the job's cell, and return the exit code that the same run would have at home."""
-    places = Places(away.WORK / os.environ["PTB_CELL"], Path(os.environ["PTB_RESULTS"]))
+    folder, results = away.WORK / os.environ["PTB_CELL"], Path(os.environ["PTB_RESULTS"])
     names = filter(None, os.environ.get("PTB_SECRETS", "").split(","))
     clean = Redactor({name: os.environ[name] for name in names if name in os.environ})
     try:
-        away.unpack(CELL, places.results / "cell", places.folder)
-        cell = read_cell(places.folder)
+        away.unpack(CELL, results / "cell", folder)
+        cell = read_cell(folder)
     except (UsageError, OSError) as error:
         print(f"the cell that was submitted cannot be unpacked: {error}\n  submit it again: ptb resume DIR")
         return Exit.unscored
+    # All of it: what is there can be read like a cell's folder at home.
+    copy = Copy(folder, results / "cell", LOCKS, clean)
     if is_over(cell):
         print("the cell is over: nothing is left to do")
-        return _finish(places, exit_of(places.folder))
-    with _log_printed(places.folder, clean):
-        code = _work(cell, places, clean)
-    return _finish(places, code)
+        return _finish(copy, exit_of(folder))
+    with _log_printed(folder, clean):
+        code = _work(cell, copy, clean)
+    return _finish(copy, code)
 
 
-def _work(cell: Cell, places: Places, clean: Redactor) -> Exit:
+def _work(cell: Cell, copy: Copy, clean: Redactor) -> Exit:
     """Make the job ready and run the cell in it, saving as it goes."""
     signal.signal(signal.SIGTERM, _stop)
     try:
-        if faults := begin(places.folder, places.results / "cell", LOCKS):
-            raise UsageError(f"{places.results}: cannot be written to: {faults[0]}\n  look at launcher.results_dir")
-        if places.results != RESULTS:
-            away.bring_states(places.results.parent, places.folder)
-        _run(cell, places, clean)
+        if faults := begin(copy):
+            raise UsageError(f"results cannot be saved: {faults[0]}\n  look at launcher.results_dir")
+        if copy.target.parent != RESULTS:
+            away.bring_states(copy.target.parent.parent, cell.folder)
+        _run(cell, copy, clean)
     except Stopped:
         log.info("the job was told to end: what is finished is saved")
         return Exit.interrupted
@@ -88,17 +77,17 @@ def _work(cell: Cell, places: Places, clean: Redactor) -> Exit:
         return Exit.unscored
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and is not to be broken off
-    return exit_of(places.folder)
+    return exit_of(cell.folder)
 
 
-def _run(cell: Cell, places: Places, clean: Redactor) -> None:
+def _run(cell: Cell, copy: Copy, clean: Redactor) -> None:
     launcher = cell.config.launcher
     assert isinstance(launcher, BeakerLauncherConfig)
     with beaker_setup.ready(cell):
-        code = away.run(places.folder, lambda: places.save(clean), launcher.sync_sec, clean)
+        code = away.run(cell.folder, copy.update, launcher.sync_sec, clean)
     if code:
         raise UsageError(f"the runner ended with exit code {code}\n  the lines before this one say why")
-    log.info("%s", collect(places.folder).headline)
+    log.info("%s", collect(cell.folder).headline)
 
 
 def _stop(*_: Any) -> NoReturn:
@@ -106,13 +95,13 @@ def _stop(*_: Any) -> NoReturn:
     raise Stopped
 
 
-def _finish(places: Places, code: Exit) -> int:
+def _finish(copy: Copy, code: Exit) -> int:
     """Save the cell for the last time, where attempts to come and where Beaker looks."""
-    faults = places.save()
-    if RESULTS.is_dir() and places.results != RESULTS:
-        faults += Places(places.folder, RESULTS).save()
+    faults = copy.update() and copy.update()
+    if RESULTS.is_dir() and copy.target.parent != RESULTS:
+        faults += Copy(copy.source, RESULTS / "cell", LOCKS, copy.clean).update()
     if faults:
-        print(f"{len(faults)} files could not be copied, such as {faults[0]}\n  is there room in {places.results}?")
+        print(f"{len(faults)} files could not be copied, such as {faults[0]}\n  is there room in launcher.results_dir?")
         return code or Exit.unscored
     return code
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ptb_runner.redact import Redactor
@@ -17,37 +18,96 @@ NOT_COPIED = LOCKS | {"task", "cell.yaml"}
 _VERDICT = "result.json"
 
 
-def mirror(source: Path, target: Path, skip: frozenset[str] = NOT_COPIED, clean: Redactor | None = None) -> list[str]:
-    """Make `target` hold what `source` does, but for the names in `skip` at its top; only what changed is copied.
+type _Look = tuple[int, int]  # size and time of change
 
-    The source may change meanwhile: each file is whole, and the next copy has the rest. A trial's result.json says
-    that it is over, so it is copied only with all that was there before it. `clean` keeps secrets out of the copies.
-    Returns what could not be copied, a line each.
+
+@dataclass
+class Copy:
+    """A copy of a folder, brought up to date again and again, but for the names in `skip` at its top.
+
+    What was copied is remembered: the place of the copy may be slow to ask. `clean` keeps secrets out of it.
     """
-    target.mkdir(parents=True, exist_ok=True)
-    names = set(_names(source, skip))
-    verdicts = {name: _look(source / name) for name in names if Path(name).name == _VERDICT}
-    faults: list[str] = []
-    for name in sorted(names - set(verdicts)):
-        faults += _try_copy(source / name, target / name, clean)
-    for name, seen in sorted(verdicts.items()):
-        if _look(source / name) == seen:
-            faults += _try_copy(source / name, target / name, clean)
-    for name in sorted(set(_names(target, skip)) - names, reverse=True):
-        path = target / name
+
+    source: Path
+    target: Path
+    skip: frozenset[str] = NOT_COPIED
+    clean: Redactor | None = None
+    _copied: dict[str, _Look | None] = field(default_factory=dict)
+    _listed: bool = False
+
+    def update(self) -> list[str]:
+        """Make the copy hold what the source does; returns what could not be copied, a line each.
+
+        The source may change meanwhile: each file is whole, and the next update has the rest. A trial's result.json
+        says that it is over, so it is copied only with all that was there before it.
+        """
+        try:
+            self._list()
+        except OSError as error:
+            return [f"{self.target}: {error.strerror or error}"]
+        names = set(_names(self.source, self.skip))
+        verdicts = {name: _look(self.source / name) for name in names if Path(name).name == _VERDICT}
+        faults = [fault for name in sorted(names - set(verdicts)) for fault in self._try(name)]
+        for name, seen in sorted(verdicts.items()):
+            if _look(self.source / name) == seen:
+                faults += self._try(name)
+        for name in sorted(set(self._copied) - names, reverse=True):
+            self._remove(name)
+        self._listed = not faults  # somebody else may have changed what is there
+        return faults
+
+    def _list(self) -> None:
+        """What is there already, of an earlier runner."""
+        if not self._listed:
+            self.target.mkdir(parents=True, exist_ok=True)
+            self._copied = {name: _look(self.target / name) for name in _names(self.target, self.skip)}
+            self._listed = True
+
+    def _try(self, name: str) -> list[str]:
+        try:
+            self._copy(name)
+        except OSError as error:
+            is_gone = isinstance(error, FileNotFoundError) and not os.path.lexists(self.source / name)
+            return [] if is_gone else [f"{name}: {error.strerror or error}"]
+        return []
+
+    def _copy(self, name: str) -> None:
+        source, target = self.source / name, self.target / name
+        mode, seen = source.lstat().st_mode, _look(source)
+        if name in self._copied and self._copied[name] == seen:
+            return
+        if stat.S_ISDIR(mode):
+            target.mkdir(exist_ok=True)
+        elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+            partial = target.with_name(f".{target.name[:200]}.copy.tmp")
+            shutil.copy2(source, partial, follow_symlinks=False)
+            if self.clean and stat.S_ISREG(mode):
+                self.clean.file(partial)
+            partial.replace(target)
+        else:
+            return
+        self._copied[name] = seen
+
+    def _remove(self, name: str) -> None:
+        path = self.target / name
         with contextlib.suppress(OSError):
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    return faults
+            del self._copied[name]
 
 
-def begin(source: Path, target: Path, skip: frozenset[str] = NOT_COPIED) -> list[str]:
+def mirror(source: Path, target: Path) -> None:
+    """Make one folder hold what another does, but for what a run does not change."""
+    Copy(source, target).update()
+
+
+def begin(copy: Copy) -> list[str]:
     """The first copy, which is there when it is whole, and not before: a later runner goes on from it."""
-    if target.exists():
-        return mirror(source, target, skip)
-    partial = target.with_name(f"{target.name}.new")
-    faults = mirror(source, partial, skip)
+    if copy.target.exists():
+        return copy.update()
+    partial = Copy(copy.source, copy.target.with_name(f"{copy.target.name}.new"), copy.skip, copy.clean)
+    faults = partial.update()
     if not faults:
-        partial.rename(target)
+        partial.target.rename(copy.target)
     return faults
 
 
@@ -62,33 +122,10 @@ def _names(folder: Path, skip: frozenset[str]) -> Iterator[str]:
         yield from (str(here / name) for name in (*folders, *files) if not name.endswith(".tmp"))
 
 
-def _look(path: Path) -> tuple[int, int] | None:
+def _look(path: Path) -> _Look | None:
+    """What tells a file from an older one; None for a folder, or nothing."""
     try:
         found = path.lstat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
-
-
-def _try_copy(source: Path, target: Path, clean: Redactor | None) -> list[str]:
-    try:
-        _copy(source, target, clean)
-    except FileNotFoundError:  # it was there a moment ago
-        return []
-    except OSError as error:
-        return [f"{source.name}: {error.strerror or error}"]
-    return []
-
-
-def _copy(source: Path, target: Path, clean: Redactor | None) -> None:
-    mode = source.lstat().st_mode
-    if stat.S_ISDIR(mode):
-        target.mkdir(exist_ok=True)
-        return
-    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)) or _look(target) == _look(source):
-        return
-    partial = target.with_name(f".{target.name[:200]}.copy.tmp")
-    shutil.copy2(source, partial, follow_symlinks=False)
-    if clean and stat.S_ISREG(mode):
-        clean.file(partial)
-    partial.replace(target)
+    return None if stat.S_ISDIR(found.st_mode) else (found.st_size, found.st_mtime_ns)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ptb_runner.cell import read_json
 from ptb_runner.launch import away
-from ptb_runner.launch.copies import mirror
+from ptb_runner.launch.copies import Copy
 from ptb_runner.redact import Redactor
 
 RESULTS = "/mnt/ptb-results"
@@ -34,8 +34,10 @@ def run(app: str, volume: str, place: str, number: int, sync_sec: float, time_se
     away.unpack(saved / "cell.tar", saved / "cell", folder)
     away.bring_states(Path(RESULTS), folder)
 
+    copy = Copy(folder, saved / "cell", clean=clean)
+
     def save() -> None:
-        mirror(folder, saved / "cell", clean=clean)
+        copy.update()
         results.commit()
 
     # Sandboxes on Modal are made in the sweep's own app: what a runner that was killed left ends with the app.
