@@ -33,13 +33,18 @@ install_packages() {
     if lacks git; then wanted+=(git); fi
     if lacks uv && ! python3 -c 'import ensurepip' 2> /dev/null; then wanted+=(python3-venv); fi
     if [ ${#wanted[@]} = 0 ]; then return; fi
-    echo "installing ${wanted[*]}"
     if lacks apt-get || [ "$(id -u)" != 0 ]; then
         fail "the job's image lacks ${wanted[*]}, and they cannot be installed in it" \
             "launcher.image: name one that has them, or one of Debian or Ubuntu that runs as root"
     fi
     export DEBIAN_FRONTEND=noninteractive
     quietly apt-get update -qq || true # a source that does not answer may not be needed
+    if lacks podman; then # newer ones do not start without these, older systems do not have them
+        for one in netavark aardvark-dns; do
+            if apt-cache show "$one" > /dev/null 2>&1; then wanted+=("$one"); fi
+        done
+    fi
+    echo "installing ${wanted[*]}"
     quietly apt-get install -y -qq --no-install-recommends ca-certificates "${wanted[@]}" ||
         fail "apt-get cannot install ${wanted[*]}: $(said)" \
             "launcher.image: name an image that has them, or mend its package sources"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
+import tarfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,7 +69,7 @@ class Submitted:
 
     def over(self) -> dict[str, Any]:
         """The last job, when it is over."""
-        self.server.wait_for(lambda _: self.jobs[-1]["finalized"], 120)
+        self.server.wait_for(lambda _: self.jobs[-1]["finalized"], 300)
         return self.jobs[-1]
 
     def wait_for(self, found: Callable[[], Any]) -> None:
@@ -202,6 +205,23 @@ def test_a_commit_is_cloned_instead_of_a_wheel(submit):
     assert job["exit_code"] == 0, job["log"]
     assert submitted.cell.outcomes == ["scored"]
     assert submitted.cell.result["provenance"]["git"]["commit"] == commit.strip()
+
+
+def test_a_bare_debian_is_made_ready(submit, beaker_server, tmp_path):
+    """Nothing of what is needed is in the image: podman, crun, git and uv are installed by the job."""
+    archive = Path(os.environ.get("PTB_CACHE", "/var/cache/ptb-tests")) / "ptb-base-bookworm.tar"
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "debian", filter="fully_trusted")
+    beaker_server.image("debian", tmp_path / "debian")
+    for name in ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt"):  # as the machine's own network wants it
+        shutil.copy(f"/{name}", tmp_path / "debian" / name)
+    (tmp_path / "debian/usr/local/bin/python3.12").symlink_to(Path(sys.base_prefix, "bin", "python3.12"))
+    env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    submitted = submit("benchmark=hello", "agent=oracle", "launcher.image=docker://debian", env=env)
+    job = submitted.over()
+    assert job["exit_code"] == 0, job["log"]
+    said(job, "installing podman uidmap fuse-overlayfs", "python3-venv", "installing uv")
+    assert submitted.cell.outcomes == ["scored"]
 
 
 # --- What can go wrong before the program is there ----------------------------------------------------

@@ -64,6 +64,10 @@ class BeakerServer:
         """What jobs that begin from now on run in place of their own commands."""
         self._order("set", {"command": list(command)})
 
+    def image(self, name: str, folder: Path) -> None:
+        """The files of a Docker image; those of others are this machine's."""
+        self._order("set", {"images": {name: str(folder)}})
+
     def hold(self, reason: str) -> None:
         """Keep jobs in the queue, with what the scheduler says about it."""
         self._order("set", {"held": reason})

@@ -89,7 +89,9 @@ class Job:
         self.events.append((pb2.WorkloadStatus.Name(status).removeprefix("STATUS_").lower(), ""))
 
     def _run(self) -> None:
-        node = Node(self.folder, list(self._binds()))
+        node = Node(
+            self.folder, list(self._binds()), Path(self._state.images.get(self.spec["image"].get("docker"), "/"))
+        )
         command = [*(self.spec.get("command") or []), *(self.spec.get("arguments") or [])]
         self.process = node.start(self._state.command or command, self._environment())
         self._enter(pb2.STATUS_RUNNING, "started")

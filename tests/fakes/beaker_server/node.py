@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ class Node:
 
     folder: Path
     binds: list[tuple[Path, str, bool]] = field(default_factory=list)  # folder here, there, read-only
+    base: Path = Path("/")  # whose files they are
 
     def start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
         """Begin to run a command as process 1; its stdout and stderr come through one pipe."""
@@ -57,7 +59,7 @@ class Node:
 
     def _mounts(self) -> Iterator[str]:
         root = shlex.quote(str(self.folder / "root"))
-        layers = f"lowerdir=/,upperdir={self.folder / 'upper'},workdir={self.folder / 'work'}"
+        layers = f"lowerdir={self.base},upperdir={self.folder / 'upper'},workdir={self.folder / 'work'}"
         yield f"mount -t overlay overlay -o {shlex.quote(layers)} {root}"
         yield f"cd {root}"
         yield "mount -t proc proc proc; mount --bind proc/sys proc/sys; mount -o remount,bind,ro proc/sys"
@@ -70,11 +72,15 @@ class Node:
         yield f"mkdir -p var/lib/containers var/lib/host-images; mount --bind {containers} var/lib/containers"
         if _HOST_IMAGES.is_dir():
             yield f"mount --bind -o ro {_HOST_IMAGES} var/lib/host-images"
-        for source, target, read_only in self.binds:
+        for source, target, read_only in [*self.binds, *self._python()]:
             here, there = shlex.quote(str(source)), shlex.quote(target.lstrip("/"))
             yield f"mkdir -p {there}; mount --bind {here} {there}"
             if read_only:
                 yield f"mount -o remount,bind,ro {there}"
+
+    def _python(self) -> list[tuple[Path, str, bool]]:
+        """The program's Python, which uv would download where a base has an older one: here that cannot be done."""
+        return [] if self.base == Path("/") else [(Path(sys.base_prefix), sys.base_prefix, True)]
 
     def _enter(self) -> Iterator[str]:
         yield "mkdir -p .old; pivot_root . .old; umount -l /.old; cd /"

@@ -110,6 +110,7 @@ class State:
     url: str = ""
     rpc_address: str = ""
     command: list[str] | None = None  # what jobs run instead of their own
+    images: dict[str, str] = field(default_factory=dict)  # folders with the files of images by their Docker names
     held: str | None = None  # why jobs stay in the queue
     break_after: int = 0  # lines after which a log stream breaks; 0: never
     replay: int = 0  # lines that a stream with `since` sends again

@@ -170,7 +170,7 @@ class Web:
 
     def order_set(self, request: Request) -> Answer:
         for name, value in request.json.items():
-            if name not in ("command", "held", "break_after", "replay", "stop_sec"):
+            if name not in ("command", "images", "held", "break_after", "replay", "stop_sec"):
                 fail(grpc.StatusCode.INVALID_ARGUMENT, f"{name} cannot be set")
             setattr(self.state, name, value)
         return Answer()
