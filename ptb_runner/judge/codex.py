@@ -160,15 +160,15 @@ class _Session:
                 self.noted.add(call)
                 self.note({"role": "tool", "call_id": call, "output": item.get("output")})
 
-    def answered(self, reply: Reply) -> None:
-        """Count an answer."""
+    def answered(self, reply: Reply, last: str) -> None:
+        """Count an answer; `last` is the last of its messages."""
         hearing = self.hearing
         hearing.turns += 1
         hearing.tool_calls += len(reply.calls)
         hearing.usage.add(reply.usage)
         calls = [vars(call) for call in reply.calls]
         self.note({"role": "judge", "text": reply.text, "calls": calls, "tokens": vars(reply.usage)})
-        self.final = None if reply.calls else reply.text
+        self.final = None if reply.calls else last
 
 
 def _arguments(session: _Session) -> list[str]:

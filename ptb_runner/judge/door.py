@@ -32,7 +32,8 @@ _PASSES = (408, 409, 425, 429)
 class Door:
     """A server on a socket in `folder`, for as long as the `with` lasts.
 
-    `may_ask` is asked before each request, `asked` gets its body, and `answered` what the LLM then said.
+    `may_ask` is asked before each request, `asked` gets its body, and `answered` what the LLM then said, with the last
+    of its messages, since an answer may hold several.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Door:
         model: str,
         may_ask: Callable[[], bool],
         asked: Callable[[dict[str, Any]], None],
-        answered: Callable[[Reply], None],
+        answered: Callable[[Reply, str], None],
     ) -> None:
         self.judges, self.model = judges, model
         self.may_ask, self.asked, self.answered = may_ask, asked, answered
@@ -142,22 +143,23 @@ class _Handler(BaseHTTPRequestHandler):
         raise AssertionError("the last try returns")
 
     def _stream(self, door: Door, response: httpx.Response) -> None:
+        import httpx
+
         self.send_response(200)
         self.send_header("content-type", response.headers.get("content-type", "text/event-stream"))
         self.send_header("connection", "close")
         self.end_headers()
         self.close_connection = True
-        heard = _Heard()
-        try:
+        heard = Heard()
+        with contextlib.suppress(httpx.TransportError, ConnectionError):  # codex asks again, or is gone
             for piece in response.iter_bytes():
                 self.wfile.write(piece)
                 heard.take(piece)
-        finally:
-            if heard.usage is not None:
-                door.trouble = None
-                door.answered(Reply("\n".join(heard.texts), heard.calls, heard.usage))
-            else:
-                door.trouble = heard.trouble or "an answer that broke off"
+        if heard.usage is None:
+            door.trouble = heard.trouble or "an answer that broke off"
+        else:
+            door.trouble = None
+            door.answered(Reply("\n".join(heard.texts), heard.calls, heard.usage), "".join(heard.texts[-1:]))
 
     def _refuse(self, status: int, message: str) -> None:
         self._send(status, json.dumps({"error": {"message": message, "type": "refused"}}).encode())
@@ -170,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-class _Heard:
+class Heard:
     """What the LLM says, from the events of its answer; it is whole when `usage` is known."""
 
     def __init__(self) -> None:
@@ -198,7 +200,8 @@ class _Heard:
 
     def _item(self, item: dict[str, Any]) -> None:
         if item["type"] == "message":
-            self.texts += [part["text"] for part in item["content"] if part["type"] == "output_text"]
+            parts = [part["text"] for part in item["content"] if part["type"] == "output_text"]
+            self.texts.append("".join(parts))
         elif item["type"].endswith("_call"):
             arguments = item.get("arguments") or item.get("input") or json.dumps(item.get("action"))
             self.calls.append(Call(item.get("call_id", ""), item.get("name", item["type"]), arguments))

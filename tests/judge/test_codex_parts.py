@@ -16,7 +16,7 @@ from ptb_runner.config import CodexConfig, JudgesConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.judge import codex_program
 from ptb_runner.judge.api import Reply
-from ptb_runner.judge.door import Door
+from ptb_runner.judge.door import Door, Heard
 from tests.fakes.llm_server import Server, serving
 from tests.judge import judge_kit
 
@@ -118,7 +118,12 @@ def through(
     """What requests (method, path, body) through a door give, and what the door heard."""
     settings = {"base_url": f"{llm.url('judge')}/v1", "api_key_var": "DOOR_TEST_KEY", "retry_wait_sec": 0.0}
     heard: list[Reply] = []
-    door = Door(JudgesConfig(**settings, retries=2), "gpt-5.4", may_ask, lambda body: None, heard.append)
+
+    def answered(reply: Reply, last: str) -> None:
+        assert last == reply.text  # the only message
+        heard.append(reply)
+
+    door = Door(JudgesConfig(**settings, retries=2), "gpt-5.4", may_ask, lambda body: None, answered)
     deep = folder / ("a" * 90)  # longer than a socket's address may be
     deep.mkdir()
     given = []
@@ -168,6 +173,23 @@ def test_the_door_tries_again_and_gives_up(llm: Server, tmp_path: Path) -> None:
     again.mkdir()
     given, heard = through(llm, again, ("POST", "/v1/responses", ASK))
     assert (given[0][0], heard, len(llm.requests)) == (400, [], 4)
+
+
+def test_an_answer_that_breaks_off_is_none_and_is_not_begun_twice(llm: Server, tmp_path: Path) -> None:
+    llm.scripts["judge"] = [{"drop": "middle", "times": 1, "say": "whole"}]
+    given, heard = through(llm, tmp_path, ("POST", "/v1/responses", ASK), ("POST", "/v1/responses", ASK))
+    assert (given[0][0], "response.completed" in given[0][1], "HTTP/1.1" in given[0][1]) == (200, False, False)
+    assert [one.text for one in heard] == ["whole"]
+
+
+def test_the_verdict_is_the_last_of_several_messages() -> None:
+    heard = Heard()
+    for text in ("I have looked.", '{"cheated": true}'):
+        item = {"type": "message", "content": [{"type": "output_text", "text": text}]}
+        event = f"data: {json.dumps({'type': 'response.output_item.done', 'item': item})}\n\n".encode()
+        heard.take(event[:30])
+        heard.take(event[30:])
+    assert heard.texts == ["I have looked.", '{"cheated": true}']
 
 
 def test_nothing_is_asked_when_nothing_is_left_to_spend(llm: Server, tmp_path: Path) -> None:
