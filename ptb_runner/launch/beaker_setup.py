@@ -34,7 +34,7 @@ _FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)", re.IGNORECASE | re.MULTILIN
 
 @contextlib.contextmanager
 def ready(cell: Cell) -> Iterator[None]:
-    """The job is ready for the cell's containers while this lasts; logins are forgotten afterwards.
+    """The job is ready for the cell's containers while this lasts; then logins and podman's service go.
 
     Raises UsageError, in two lines, for the first thing that is wrong.
     """
@@ -48,13 +48,16 @@ def ready(cell: Cell) -> Iterator[None]:
             "  submit it with launcher=beaker, which sets it, and leave it out of launcher.env"
         )
     made = backend.set_up(config)
-    for name, failed, text in made.steps:
-        if failed:
-            raise UsageError(f"{name}: {text}")
-        log.info("%s: %s", name, text)
-    os.environ.update(made.exports)
-    podman = Podman(made.exports)
-    with _logged_in(podman, config.launcher):
+    with contextlib.ExitStack() as afterwards:
+        if made.service:
+            afterwards.callback(made.service.terminate)
+        for name, failed, text in made.steps:
+            if failed:
+                raise UsageError(f"{name}: {text}")
+            log.info("%s: %s", name, text)
+        os.environ.update(made.exports)
+        podman = Podman(made.exports)
+        afterwards.enter_context(_logged_in(podman, config.launcher))
         images = list(dict.fromkeys(_images(cell)))
         for registry, mirror in config.backend.mirrors.items():
             _probe(registry, mirror, images)

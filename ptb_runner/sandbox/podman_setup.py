@@ -32,6 +32,7 @@ class Setup:
 
     steps: list[Step]
     exports: dict[str, str]
+    service: subprocess.Popen[bytes] | None  # podman's, if it was started just now: it outlives this process
 
     @property
     def commands(self) -> str:
@@ -42,16 +43,17 @@ class Setup:
 def set_up(podman: Podman, *, nested: bool, own_network: bool, root: Path = Path("/")) -> Setup:
     """Make what is missing and can be made; `podman` has the variables of our configuration."""
     steps, exports = [_device(root / "dev/net/tun", needed=own_network)], dict(podman.variables)
+    service = None
     if nested:
         if os.geteuid() == 0:
             steps.append(_folder(root / "run/containers/networks/aardvark-dns"))
         conf = Path(podman.variables["CONTAINERS_CONF"])
         address = scratch.parent(SOCKETS) / conf.with_suffix(".sock").name  # another configuration, another service
-        step = _service(podman, address)
+        step, service = _service(podman, address)
         steps.append(step)
         exports |= {} if step[1] else {"DOCKER_HOST": f"unix://{address}"}
     steps += [("configuration", False, path) for path in podman.variables.values()]
-    return Setup(steps, exports)
+    return Setup(steps, exports, service)
 
 
 def _device(node: Path, *, needed: bool) -> Step:
@@ -78,10 +80,10 @@ def _folder(folder: Path) -> Step:
     return "folder", False, f"made {folder}"
 
 
-def _service(podman: Podman, address: Path) -> Step:
-    """Start podman's service, unless one answers there already. It outlives this process."""
+def _service(podman: Podman, address: Path) -> tuple[Step, subprocess.Popen[bytes] | None]:
+    """Start podman's service, unless one answers there already."""
     if _answers(address):
-        return "service", False, f"{address} answered"
+        return ("service", False, f"{address} answered"), None
     command = ["podman", "system", "service", "--time", "0", f"unix://{address}"]
     by_hand = shlex.join([*(f"{name}={value}" for name, value in podman.variables.items()), *command])
     log = address.with_suffix(".log")
@@ -96,14 +98,14 @@ def _service(podman: Podman, address: Path) -> Step:
                 env={**os.environ, **podman.variables},
             )
     except OSError as problem:
-        return "service", True, f"podman does not start ({problem.strerror})\n  {by_hand}"
+        return ("service", True, f"podman does not start ({problem.strerror})\n  {by_hand}"), None
     deadline = time.monotonic() + SERVICE_SEC
     while time.monotonic() < deadline and process.poll() is None:
         if _answers(address):
-            return "service", False, f"started at {address}; `kill {process.pid}` ends it"
+            return ("service", False, f"started at {address}; `kill {process.pid}` ends it"), process
         time.sleep(0.1)
     process.kill()
-    return "service", True, f"podman's service does not answer: {log.read_text().strip()[-500:]}\n  {by_hand}"
+    return ("service", True, f"podman's service does not answer: {log.read_text().strip()[-500:]}\n  {by_hand}"), None
 
 
 class _Connection(http.client.HTTPConnection):

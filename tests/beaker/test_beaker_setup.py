@@ -15,6 +15,7 @@ from ptb_runner.config import BeakerConfig, BeakerLauncherConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import beaker_setup
 from ptb_runner.sandbox.podman_cli import Podman
+from ptb_runner.sandbox.podman_setup import Setup
 from tests.fakes import registry as fake
 from tests.podman import podman_kit
 from tests.podman.podman_kit import IMAGE
@@ -44,9 +45,7 @@ def registry(pushed) -> Iterator[fake.Registry]:
 def job(registry, tmp_path, monkeypatch) -> Any:
     """A cell as `ready` looks at it: its task wants an image of registry.example, which the registry stands for."""
     monkeypatch.setenv("BEAKER_ALLOW_SUBCONTAINERS", "1")
-    monkeypatch.setattr(
-        beaker_setup.backend, "set_up", lambda config: SimpleNamespace(steps=[], exports=dict(podman.variables))
-    )
+    monkeypatch.setattr(beaker_setup.backend, "set_up", lambda config: Setup([], dict(podman.variables), None))
     conf = tmp_path / "registries.conf"
     conf.write_text(f'[[registry]]\nlocation="{registry.address}"\ninsecure=true\n')
     podman = Podman({**podman_kit.podman().variables, "CONTAINERS_REGISTRIES_CONF": str(conf)})
@@ -122,7 +121,7 @@ def test_containers_that_are_not_allowed(job, monkeypatch):
 
 def test_a_podman_that_cannot_be_set_up(job, monkeypatch):
     steps = [("service", True, "podman's service does not answer: no\n  podman system service")]
-    monkeypatch.setattr(beaker_setup.backend, "set_up", lambda config: SimpleNamespace(steps=steps, exports={}))
+    monkeypatch.setattr(beaker_setup.backend, "set_up", lambda config: Setup(steps, {}, None))
     assert fault(job) == ["service: podman's service does not answer: no", "  podman system service"]
 
 

@@ -54,7 +54,7 @@ def broken_podman(folder: Path, monkeypatch) -> None:
 def test_what_is_missing_is_made_once(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(os, "mknod", lambda path, *rest: made.append((path, *rest)) or Path(path).touch())
-    monkeypatch.setattr(podman_setup, "_service", lambda podman, address: ("service", False, str(address)))
+    monkeypatch.setattr(podman_setup, "_service", lambda podman, address: (("service", False, str(address)), None))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(podman_setup, "SOCKETS", tmp_path / "so ck")
     podman = Podman({"CONTAINERS_CONF": str(tmp_path / "a b.conf")})
