@@ -99,6 +99,19 @@ def test_a_model_goes_by_volume_on_gpus_and_is_kept(ptb, modal_server):
     delete_volumes(modal_server)
 
 
+def test_a_large_model_goes_past_the_runner(tmp_path, modal_server):
+    """Also promise 3: by volume, whatever its size, without a byte of it in the runner's memory or folder."""
+    work = agent("Scripted", command="cp -r base_model final_model && truncate -s 2G final_model/extra.bin")
+    process, cell = start(tmp_path, "benchmark=addition", "model=nano", *MODAL, *work)
+    _, _, usage = os.wait4(process.pid, 0)
+    assert cell.outcomes == ["scored"], cell.log
+    assert usage.ru_maxrss < 400 * 1024, "KiB"
+    ((_, folder),) = modal_server.volumes().items()
+    assert (folder / "final_model" / "extra.bin").stat().st_size == 2 << 30
+    assert sum(path.stat().st_size for path in cell.folder.rglob("*") if path.is_file()) < 10 << 20
+    delete_volumes(modal_server)
+
+
 def fetch(out: str) -> Path:
     """Type the command that the run printed."""
     command = next(line for line in out.splitlines() if "modal volume get" in line).partition("to fetch it: ")[2]
