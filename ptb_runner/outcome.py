@@ -174,9 +174,7 @@ def classify(result: dict[str, Any], verdict: dict[str, Any]) -> tuple[Outcome, 
     late = _after_verification(result)
     if raised and not late and raised not in _WORK_COUNTS | _VERIFIER_FAILED and not _worked_anyway(raised, result):
         return Outcome.infra_error, None, []
-    flags = []
-    if raised and raised not in _VERIFIER_FAILED | {"AgentTimeoutError"}:
-        flags = [f"{'cleanup' if late else 'agent'}_error:{raised}"]
+    flags = [f"{'cleanup' if late else 'agent'}_error:{raised}"] if raised and raised not in _VERIFIER_FAILED else []
     said = verdict.get("outcome")
     if said in set(UNSCORABLE) | {Outcome.infra_error}:
         return Outcome(said), verdict.get("reason"), flags
@@ -184,7 +182,9 @@ def classify(result: dict[str, Any], verdict: dict[str, Any]) -> tuple[Outcome, 
         return Outcome.eval_failed, verdict.get("reason"), flags  # without one, Harbor's own words say more
     if _reward(result) is None:
         return Outcome.eval_failed, verdict.get("reason") or _why_no_reward(result), flags
-    return (Outcome.agent_timeout if raised == "AgentTimeoutError" else Outcome.scored), None, flags
+    if raised == "AgentTimeoutError":
+        return Outcome.agent_timeout, None, []  # which says it already
+    return Outcome.scored, None, flags
 
 
 def _verified(result: dict[str, Any]) -> bool:

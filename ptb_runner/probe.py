@@ -1,7 +1,8 @@
 """Whether keys are plainly bad: one call a key that costs nothing, before anything is paid for.
 
-`preflight.probe_keys=true` asks for the list of models, with the key, where the key is for. Only a server that says no
-to the key is a fault; one that cannot be reached, or knows no such list, is for the run to find out about.
+`preflight.probe_keys=true` asks for the list of models, with the key, where the key is for, and the model hub whose its
+token is. Only a server that says no to the key is a fault; one that cannot be reached, or knows no such question, is
+for the run to find out about.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ MODELS = {
     "OPENAI_API_KEY": "https://api.openai.com/v1/models",
     "GEMINI_API_KEY": "https://generativelanguage.googleapis.com/v1beta/models?pageSize=1",
 }
+_HUB = "https://huggingface.co"
 _PATHS = {"claude-code": "/v1/models", "gemini-cli": "/v1beta/models"}  # behind a base URL of one's own
 
 
 def refusals(config: Config) -> list[str]:
     """The keys that are refused, by name, with what to do."""
     places = {name: MODELS[name] for name in keys.of_cell(config) if name in MODELS}
+    if "HF_TOKEN" in keys.of_cell(config):
+        places["HF_TOKEN"] = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/") + "/api/whoami-v2"
     agent = config.agent
     if agent.base_url and agent.env_vars:
         places[agent.env_vars[0]] = clis.endpoint(agent)["base_url"] + _PATHS.get(agent.name or "", "/models")

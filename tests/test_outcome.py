@@ -70,6 +70,7 @@ def harbor_result(
 
 harbor_result()  # the first one takes seconds, which hypothesis would blame on its strategies
 RIGHT = {"reward": 0.8}
+TIMED_OUT = ["agent_error:AgentTimeoutError"]
 
 
 @pytest.mark.parametrize(
@@ -96,8 +97,8 @@ RIGHT = {"reward": 0.8}
         (harbor_result(), {"outcome": "perfect"}, "eval_failed", []),
         # The agent's time ran out
         (harbor_result("AgentTimeoutError", RIGHT, error_after_sec=30), {}, "agent_timeout", []),
-        (harbor_result("AgentTimeoutError", error_after_sec=30), {"outcome": "no_model"}, "no_model", []),
-        (harbor_result("AgentTimeoutError", error_after_sec=30), {}, "eval_failed", []),
+        (harbor_result("AgentTimeoutError", error_after_sec=30), {"outcome": "no_model"}, "no_model", TIMED_OUT),
+        (harbor_result("AgentTimeoutError", error_after_sec=30), {}, "eval_failed", TIMED_OUT),
         # The verifier's trouble
         (harbor_result("VerifierTimeoutError", error_after_sec=50), {}, "eval_failed", []),
         (harbor_result("RewardFileNotFoundError", error_after_sec=50), {}, "eval_failed", []),

@@ -36,6 +36,15 @@ def test_a_bad_key_is_refused_by_one_call_and_not_shown(name, variable, ptb, llm
     assert not list((tmp_path / "cwd").glob("outputs/*/*/job"))
 
 
+def test_a_bad_token_of_the_hub_is_refused(ptb, llm, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", BAD)
+    monkeypatch.setenv("HF_ENDPOINT", llm.url("hub"))
+    ran = ptb(*QUICK, *agent("Honest"), "agent.env_vars=[HF_TOKEN]", "preflight.probe_keys=true")
+    assert ran.code == 2
+    assert "HF_TOKEN: 127.0.0.1" in ran.err
+    assert [request.path for request in llm.requests] == ["/s/hub/api/whoami-v2"]
+
+
 def test_good_keys_and_silent_servers_do_not_stop_a_run(ptb, llm, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", GOOD)
     monkeypatch.setitem(probe.MODELS, "OPENAI_API_KEY", f"{llm.url('x')}/v1/models")

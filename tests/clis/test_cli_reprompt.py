@@ -91,3 +91,20 @@ def test_a_cli_that_breaks_in_a_later_round_keeps_its_work(ptb, llm):
     assert ran.code == 0
     assert (trial["outcome"], trial["reward"]) == ("scored", 1)
     assert trial["flags"] == ["reprompted:1", "reprompt_error:AgentAuthenticationError"]
+
+
+def test_what_an_agent_is_told_is_what_its_timer_says(ptb, llm):
+    """In every round: the limit that Harbor enforces, the prompt and the timer are one budget."""
+    asks = [[{"shell": "bash timer.sh"}, {"say": "Done."}], [{"shell": "bash timer.sh"}, {"say": "Done."}]]
+    llm.scripts["timer"] = asks
+    more = ("agent.reprompt.min_remaining_min=1", "agent.reprompt.max=1", "agent.reprompt.pause_sec=5")
+    ptb("benchmark=addition", *talking_to(llm, "timer", "codex"), *in_bubblewrap(), *more, "budget.hours=0.5")
+    (config,) = only_cell().folder.glob("job/*__*/config.json")
+    assert json.loads(config.read_text())["agent"]["override_timeout_sec"] == 1800
+    last = llm.of("timer")[-1]
+    told = re.search(r"but (\d+) minutes?.* of your 30 minutes are left", last.prompts[-1])
+    said = [int(found) for found in re.findall(r"(\d+) min(?: \d+ s)? left of 30 min", json.dumps(last.body))]
+    assert told
+    assert len(said) == 2
+    assert abs(said[1] - int(told[1])) <= 1
+    assert said[1] <= said[0] <= 30
