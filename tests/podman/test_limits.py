@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.podman, pytest.mark.usefixtures("image")]
 # Without our configuration podman asks for more open files than this machine may give.
 LIMITS = "backend.run_args=[--ulimit,'nofile=1024:1024',--ulimit,'nproc=4096:4096']"
 OWN = (*PODMAN, "backend.nested=false", LIMITS)
+NO_NET_ADMIN = ("setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin")
 VLLM = Path(__file__).parents[1] / "fakes" / "vllm_server.py"
 SEEN = r"""
 cd /sys/fs/cgroup
@@ -57,3 +59,15 @@ def test_it_reaches_a_model_that_this_machine_serves(ptb, tmp_path, monkeypatch)
     ran = ptb("benchmark=task", f"benchmark.path={task}", *OWN, *served, *agent("Asks", questions=2))
     assert ran.code == 0, ran.out + ran.err + only_cell().log
     assert only_cell().outcomes == ["scored"]
+
+
+def test_no_network_where_nobody_may_make_one(tmp_path):
+    """Without CAP_NET_ADMIN, as in a Beaker job: a user namespace is needed, in which ids mean the same."""
+    devices = "tail -n +3 /proc/net/dev | cut -d: -f1"
+    seen = f"({devices}; id -u; touch own; chown 1001 own; stat -c %u own) > final_model/seen.txt"
+    command = [*NO_NET_ADMIN, sys.executable, "-m", "ptb_runner", "benchmark=addition", "model=nano", *PODMAN]
+    command += [*agent("Scripted", command=f"cp -r base_model final_model && {seen}"), f"hydra.run.dir={tmp_path}/run"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (answer,) = tmp_path.glob("run/handoff/*/final_model/seen.txt")
+    assert answer.read_text().split() == ["lo", "0", "1001"]
