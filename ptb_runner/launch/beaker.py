@@ -244,9 +244,10 @@ def _submit(
     account: Account, sweep: Path, cell: Cell, code: str, source: Source | None, folder: Path
 ) -> BeakerWorkload:
     """One cell's experiment: what it takes along, then itself; its launcher.json knows its name before it is made."""
-    times = _times(cell)
+    times, known = _times(cell), job.read(cell.folder)
     name, results = _name(sweep, cell, times), _results(sweep, cell, times)
-    submitted.begin(cell, name=f"{account.user}/{name}", results=results, submissions=times, attempts=[])
+    earlier = [*known.get("earlier", []), *filter(None, [known.get("link")])]
+    submitted.begin(cell, name=f"{account.user}/{name}", results=results, submissions=times, earlier=earlier)
     packed = folder / "cell.tar"
     shipping.pack(cell.folder, sweep / "sweep.yaml", packed)
     digest = hashlib.file_digest(packed.open("rb"), "sha256").hexdigest()
@@ -294,7 +295,9 @@ def cancel(sweep: Path, numbers: list[int] | None = None, timeout_sec: float = 1
         for number, one in refresh(sweep).items()
         if one.where in WAITED_FOR and (numbers is None or number in numbers)
     ]
-    for number in chosen:
-        job.record(sweep / str(number), cancelled_at=now())
-        beaker_jobs.cancel(sweep / str(number))
+    folders = [sweep / str(number) for number in chosen]
+    for folder in folders:
+        job.record(folder, cancelled_at=now())
+    if folders:
+        beaker_jobs.cancel(folders)
     return submitted.still_running(sweep, chosen, timeout_sec, refresh)

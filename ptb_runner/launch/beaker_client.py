@@ -39,6 +39,7 @@ def problem() -> str | None:
     """Why Beaker cannot be asked from here at all; None when there is a client with a token."""
     if importlib.util.find_spec("beaker") is None:
         return "launcher=beaker: Beaker's client is not installed\n  pip install 'ptb-runner[beaker]'"
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before the client is imported: it tells of connections that end
     named = os.environ.get("BEAKER_CONFIG")
     if named and not Path(named).is_file():
         return f"BEAKER_CONFIG={named}: no such file\n  name Beaker's configuration file, or unset it"

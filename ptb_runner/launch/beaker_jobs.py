@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner.cell import mark, now, read_cell, read_json
+from ptb_runner.cell import locked, mark, now, read_cell, read_json
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import beaker_client, beaker_results, beaker_spec, job, submitted
 from ptb_runner.launch.beaker_client import Account
-from ptb_runner.launch.states import JobState, Where, judged, note
+from ptb_runner.launch.states import WAITED_FOR, JobState, Where, judged, note
 from ptb_runner.terminal import shown
 
 if TYPE_CHECKING:
@@ -51,36 +51,57 @@ def refresh(sweep: Path) -> dict[int, JobState]:
     folders = {key: one for key, one in sorted(folders.items()) if job.read(one).get("kind") == "beaker"}
     open_ones = [one for one in folders.values() if not job.read(one).get("fetched_at")]
     known: dict[Path, tuple[Where, str]] = dict.fromkeys(folders.values(), (Where.lost, "its job is over"))
-    if open_ones:
-        account = _account(open_ones[0])
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            known |= dict(zip(open_ones, pool.map(lambda folder: _look(account, folder), open_ones), strict=True))
+    known |= _look_at_all(open_ones)
     found = {key: judged(folder, job.read(folder), *known[folder]) for key, folder in folders.items()}
     for key, one in found.items():
         _note(folders[key], one)
     return found
 
 
-def _look(account: Account, folder: Path) -> tuple[Where, str]:
-    """Where one cell is; writes down every job of its experiment, and brings what is new of its results."""
-    record = job.read(folder)
+def _look_at_all(folders: list[Path]) -> dict[Path, tuple[Where, str]]:
+    """Where some cells are. A Beaker that does not answer is asked once, and not once a cell."""
+    if not folders:
+        return {}
     try:
-        if (workload := account.workload(record["job_id"] or record["name"])) is None:
-            return Where.lost, "its experiment was deleted" if record["job_id"] else "it was never submitted"
-        jobs = _jobs(account, workload)
-        where, reason = _where(account, folder, workload, jobs)
-        link = account.client.workload.url(workload)
-        told = {"job_id": workload.experiment.id, "link": link, "message": reason, "attempts": [*map(_attempt, jobs)]}
-        job.record(folder, **told)
-        if where is Where.lost:
+        account = _account(folders[0])
+        account.ask(lambda beaker: beaker.user_name)
+    except UsageError as error:
+        return dict.fromkeys(folders, (Where.unknown, str(error).splitlines()[0]))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(folders, pool.map(lambda folder: _look(account, folder), folders), strict=True))
+
+
+def _look(account: Account, folder: Path) -> tuple[Where, str]:
+    """Where one cell is, and what is new of its results brought."""
+    try:
+        where, reason, jobs = _ask(account, folder)
+        results = job.read(folder).get("results")
+        if where is Where.lost and jobs:
             if not _bring_all(account, folder, jobs):
                 reason = f"{reason or 'exit code 0'}, and no results of its job are to be had here"
             job.record(folder, error=reason or None)
-        elif place := beaker_results.mounted(record.get("results")):
+        elif where is not Where.lost and (place := beaker_results.mounted(results)):
             beaker_results.from_folder(place, folder, whole=False)
     except UsageError as error:
         return Where.unknown, str(error).splitlines()[0]
     return where, reason
+
+
+def _ask(account: Account, folder: Path) -> tuple[Where, str, list[BeakerJob]]:
+    """Where one cell is and why, and every job of its experiment, oldest first, which launcher.json then has, too."""
+    record = job.read(folder)
+    if (workload := account.workload(record["job_id"] or record["name"])) is None:
+        return Where.lost, "its experiment was deleted" if record["job_id"] else "it was never submitted", []
+    jobs = _jobs(account, workload)
+    where, reason = _where(account, folder, workload, jobs)
+    job.record(
+        folder,
+        job_id=workload.experiment.id,
+        link=account.client.workload.url(workload),
+        message=reason,
+        attempts=[_attempt(one) for one in jobs],
+    )
+    return where, reason, jobs
 
 
 def _jobs(account: Account, workload: BeakerWorkload) -> list[BeakerJob]:
@@ -179,12 +200,17 @@ def _scheduling(account: Account, one: BeakerJob) -> str:
 def _note(folder: Path, found: JobState) -> None:
     """Write how the cell is to its status, of which nothing may have been seen here since it was submitted."""
     state = (read_json(folder / "status.json") or {}).get("state")
-    if found.where is Where.running and state == "planned":
-        mark(read_cell(folder), "running", None)
-    elif found.where is Where.queued and state == "running":
-        mark(read_cell(folder), "planned", found.reason or None)
+    if found.where is Where.unknown:
+        job.record(folder, message=found.reason)
+    if found.where is Where.running and state in ("planned", "cancelled", "failed", "lost"):
+        said = ("running", None)
+    elif found.where is Where.queued and state in ("running", "failed"):
+        said = ("planned", found.reason or None)
     else:
         note(folder, found)
+        return
+    with locked(folder):
+        mark(read_cell(folder), *said)
 
 
 def notes(folder: Path) -> Iterator[str]:
@@ -237,13 +263,13 @@ def _whereabouts(record: dict[str, Any]) -> Iterator[str]:
 
 
 def bring(folder: Path) -> bool:
-    """Bring what a cell has written until now, for those who want to look at it; whether its job still runs."""
+    """Bring what a cell has written until now, for those who want to look at it; whether more may come."""
     if job.read(folder).get("fetched_at"):
         return False
-    where, _ = _look(_account(folder), folder)
+    where, _ = _look_at_all([folder])[folder]
     if where is Where.lost:
         refresh(folder.parent)
-    return where is Where.running
+    return where in WAITED_FOR
 
 
 def _bring_all(account: Account, folder: Path, jobs: list[BeakerJob]) -> bool:
@@ -260,11 +286,12 @@ def _bring_all(account: Account, folder: Path, jobs: list[BeakerJob]) -> bool:
     return source is not None
 
 
-def cancel(folder: Path) -> None:
-    """Cancel a cell's experiment; its job is told to stop, and ended after Beaker's grace."""
-    account, record = _account(folder), job.read(folder)
-    if workload := account.workload(record["job_id"] or record["name"]):
-        account.insist(lambda beaker: list(beaker.workload.cancel(workload)))
+def cancel(folders: list[Path]) -> None:
+    """Cancel cells' experiments; their jobs are told to stop, and ended after Beaker's grace."""
+    account = _account(folders[0])
+    asked = (account.workload(record["job_id"] or record["name"]) for record in map(job.read, folders))
+    if workloads := [one for one in asked if one]:
+        account.insist(lambda beaker: list(beaker.workload.cancel(*workloads)))
 
 
 # --- Logs ---------------------------------------------------------------------------------------------
@@ -272,29 +299,21 @@ def cancel(folder: Path) -> None:
 
 def logs(folder: Path, *, follow: bool, show: Callable[[str], None] = print) -> None:
     """Show what all jobs of a cell have printed, each line once; with `follow` until none follows."""
-    account, shown = _account(folder), 0
-    said = ""
+    account, number, told = _account(folder), 0, ""
     while True:
-        where, reason = _look(account, folder)
-        if where is Where.unknown:
-            raise UsageError(reason)
-        workload = account.workload(job.read(folder)["job_id"] or job.read(folder)["name"])
-        jobs = _jobs(account, workload) if workload else []
-        for one in jobs[shown:]:
-            if not (one.status.HasField("started") or one.status.HasField("finalized")):
-                break
-            shown += 1
-            show(f"==> attempt {shown}: job {one.id} <==")
+        where, reason, jobs = _ask(account, folder)
+        begun = [one for one in jobs if one.status.HasField("started") or one.status.HasField("finalized")]
+        for one in begun[number:]:
+            number += 1
+            show(f"==> attempt {number}: job {one.id} <==")
             for line in _lines(account, one, follow=follow):
                 show(line)
-            said = ""
-            where = Where.unknown  # it may have ended meanwhile, and another begun
-        if not follow or (where is Where.lost and shown >= len(jobs)):
+        if not follow or (where is Where.lost and number >= len(jobs)):
             return
-        if reason and reason != said and where is Where.queued:
-            said = reason
+        if where is Where.queued and reason not in ("", told):
+            told = reason
             print(f"queued: {reason}", file=sys.stderr)
-        time.sleep(0.0 if where is Where.unknown else _POLL_SEC)
+        time.sleep(_POLL_SEC)
 
 
 def _lines(account: Account, one: BeakerJob, *, follow: bool) -> Iterator[str]:

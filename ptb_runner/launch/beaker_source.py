@@ -25,12 +25,12 @@ def source(launcher: BeakerLauncherConfig, cells: list[Config]) -> Source | None
     """
     if launcher.code is not CodeFrom.git:
         return None
-    root = _git(PACKAGE.parent, "rev-parse", "--show-toplevel")
-    if root is None:
+    root = PACKAGE.parent
+    if not (root / ".git").exists():
         raise UsageError(f"launcher.code=git: the program does not run from a git checkout\n  {_OR_WHEEL}")
-    _refuse_changes(Path(root), cells)
-    commit = _git(PACKAGE.parent, "rev-parse", "HEAD") or ""
-    url = launcher.git_url or _over_https(_git(PACKAGE.parent, "remote", "get-url", "origin"))
+    _refuse_changes(root, cells)
+    commit = _git(root, "rev-parse", "HEAD") or ""
+    url = launcher.git_url or _over_https(_git(root, "remote", "get-url", "origin"))
     if not url:
         raise UsageError("launcher.git_url: needs a value, the checkout has no origin\n  type launcher.git_url=URL")
     _refuse_unpushed(url, commit)

@@ -130,7 +130,7 @@ def test_beaker_that_does_not_answer_is_no_lost_cell(beaker_cells):
     beaker_cells.ptb("status", beaker_cells.sweep)
     beaker_cells.server.fail("*", times=-1)
     ran = beaker_cells.ptb("status", beaker_cells.sweep)
-    assert (ran.code, beaker_cells.state()) == (0, "running")
+    assert (ran.code, beaker_cells.state(), "Beaker says: Beaker at" in ran.out) == (0, "running", True)
     ran = beaker_cells.ptb("resume", beaker_cells.sweep)
     assert (ran.code, "Beaker at" in ran.err, len(beaker_cells.experiments())) == (2, True, 1)
     beaker_cells.server.mend()
