@@ -25,6 +25,8 @@ def chosen(job: Path) -> str | None:
 
 def choose(jobs: list[Path], name: str) -> list[Path]:
     """Choose a reward in those jobs whose trials have it, and return them. Raises UsageError when none has."""
+    if not jobs:
+        raise UsageError(f"--reward {name}: only for sweeps, cells and Harbor jobs, and here is none of them")
     known = {job: set(_names(job)) for job in jobs}
     having = [job for job in jobs if name in known[job]]
     if not having:

@@ -32,6 +32,11 @@ def found(folder: Path) -> list[Path]:
     return [child for child in _folders(folder) if _is_job(child)]
 
 
+def plain(folder: Path) -> list[Path]:
+    """Those of them that no cell was exported to: what their trials came to is read off Harbor's own files."""
+    return [job for job in found(folder) if not is_there(job / ORIGIN)]
+
+
 def rows(folder: Path, jobs: list[Path]) -> list[Row]:
     """The rows of these jobs, numbered from 0."""
     found: list[Row] = []

@@ -82,8 +82,9 @@ def to_wandb(found: list[Run], folder: Path, project: str) -> int:
         for old in _offline(folder, run):
             shutil.rmtree(old)
         _write_wandb(wandb, run, folder, project)
-        known[run.id] = run.digest
-        write_json(folder / EXPORTED, known)
+    if changed:
+        wandb.teardown()  # only when its service has ended is all of it on disk
+        write_json(folder / EXPORTED, known | {run.id: run.digest for run in changed})
     return len(changed)
 
 

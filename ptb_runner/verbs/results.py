@@ -48,8 +48,8 @@ def _choose_reward(folder: Path, name: str) -> None:
     from ptb_runner.result import rescore
     from ptb_runner.results import harbor_jobs
 
-    if not any((folder / name).exists() for name in ("sweep.yaml", "cell.yaml")):
-        reward.choose(harbor_jobs.found(folder), name)
+    if not any((folder / file).exists() for file in ("sweep.yaml", "cell.yaml")):
+        reward.choose(harbor_jobs.plain(folder), name)
         return
     found = {cell.job: cell for cell in cells_of(folder)}
     for job in reward.choose(list(found), name):

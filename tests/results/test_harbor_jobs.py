@@ -161,3 +161,5 @@ def test_of_several_rewards_the_user_says_which_counts(jobs: Path, capsys: pytes
     assert [row.score["final"] for row in read_rows(jobs)] == [0.75, 0.75]  # for every later reader, too
     assert main(["collect", str(jobs), "--reward", "style"]) == 0
     assert [row.score["final"] for row in read_rows(jobs / "plain")] == [0.25, 0.25]
+    assert main(["collect", str(jobs.parent), "--reward", "style"]) == 2
+    assert "here is none of them" in capsys.readouterr().err
