@@ -117,28 +117,30 @@ def logs(arguments: list[str]) -> int:
     if not (trial or chosen.serve) and launch.prints_log(cell, chosen.follow):
         return 0
     elsewhere = launch.bring(cell)
-    served = servers.log_of(cell)
-    if chosen.serve:
-        if trial or served is None:
-            raise UsageError(
-                "ptb logs --serve: a trial has no server of its own\n  leave the trial out"
-                if trial
-                else f"{cell}: no model server was started for it\n  serve=vllm starts one"
-            )
-        paths = [served]
-    elif trial:
-        folder = cell / "job" / trial
-        if not folder.is_dir():
-            names = ", ".join(sorted(path.name for path in (cell / "job").glob("*__*"))) or "none yet"
-            raise UsageError(f"{cell}: has no trial {trial!r}\n  it has: {names}")
-        paths = [folder / "trial.log", *sorted(folder.glob("agent/*.txt")), folder / "verifier" / "test-stdout.txt"]
-    else:
-        paths = [cell / "runner.log"]
-        if served:
-            again = ["ptb", "logs", str(shown(chosen.folder)), *([chosen.which] if chosen.which else []), "--serve"]
-            console(stderr=True).print(f"its model server's log: {shlex.join(again)}", markup=False)
+    paths = [_server_log(cell, trial)] if chosen.serve else _trial_logs(cell, trial) if trial else [cell / "runner.log"]
+    if not (trial or chosen.serve) and servers.log_of(cell):
+        again = ["ptb", "logs", str(shown(chosen.folder)), *([chosen.which] if chosen.which else []), "--serve"]
+        console(stderr=True).print(f"its model server's log: {shlex.join(again)}", markup=False)
     _print_files(paths, cell if chosen.follow else None, elsewhere)
     return 0
+
+
+def _trial_logs(cell: Path, trial: str) -> list[Path]:
+    folder = cell / "job" / trial
+    if not folder.is_dir():
+        names = ", ".join(sorted(path.name for path in (cell / "job").glob("*__*"))) or "none yet"
+        raise UsageError(f"{cell}: has no trial {trial!r}\n  it has: {names}")
+    return [folder / "trial.log", *sorted(folder.glob("agent/*.txt")), folder / "verifier" / "test-stdout.txt"]
+
+
+def _server_log(cell: Path, trial: str) -> Path:
+    from ptb_runner import servers
+
+    if trial:
+        raise UsageError("ptb logs --serve: a trial has no server of its own\n  leave the trial out")
+    if (path := servers.log_of(cell)) is None:
+        raise UsageError(f"{cell}: no model server was started for it\n  serve=vllm starts one")
+    return path
 
 
 def _print_files(paths: list[Path], until_over: Path | None, elsewhere: bool) -> None:

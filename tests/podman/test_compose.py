@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.podman.podman_kit import IMAGE, PODMAN, containers, images
-from tests.run_kit import agent, make_task, only_cell
+from ptb_runner.sandbox import engine_labels
+from tests.podman.podman_kit import IMAGE, PODMAN, containers, images, podman
+from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, make_task, only_cell
 
 pytestmark = [pytest.mark.podman, pytest.mark.usefixtures("image")]
 
+DOCKER = Path(__file__).parents[1] / "fakes" / "docker_as_podman.sh"
 COMPOSE = f"""
 services:
   main: {{image: "{IMAGE}", command: [sh, -c, sleep infinity], depends_on: [web]}}
@@ -103,4 +105,25 @@ def test_a_service_that_ends_is_not_waited_for(ptb, tmp_path, compose, monkeypat
     ran = ptb("benchmark=task", f"benchmark.path={task}", *PODMAN, *work, "retry.infra_errors=0")
     assert ran.code == 1, ran.out + ran.err
     assert "the service web ended before it was healthy" in only_cell().trial()["error"]["message"]
+    assert containers() == []
+
+
+def test_harbors_docker_environment_over_podman_under_dockers_name(ptb, tmp_path, compose, monkeypatch):
+    """No Docker daemon is at hand: what is seen here is that the commands given to it are whole ones."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "docker").symlink_to(DOCKER)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{compose}:{os.environ['PATH']}")
+    for name, value in podman().variables.items():
+        monkeypatch.setenv(name, value)
+    before = images()
+    host, boot, namespace, *_ = engine_labels.owner().split(" ")
+    label = f"{engine_labels.LABEL}={host} {boot} {namespace} 999999999 1"  # of a runner that is gone
+    assert podman().now("create", "--label", label, "--network", "none", IMAGE, "true").returncode == 0
+    assert len(containers()) == 1
+    task = make_task(tmp_path / "mine", REWARD_IF_OK, TASK_TOML.replace("no-network", "public"))
+    chosen = ("benchmark=task", f"benchmark.path={task}", "backend=docker", f"backend.image={IMAGE}")
+    ran = ptb(*chosen, *agent("Scripted", command="printf ok > answer.txt"), "retry.infra_errors=0")
+    assert ran.code == 0, ran.out + ran.err + only_cell().log
+    assert only_cell().trial()["reward"] == 1
+    assert before <= images()
     assert containers() == []
