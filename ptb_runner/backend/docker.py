@@ -75,18 +75,22 @@ def reap(config: Config | None) -> list[str]:
     """Containers whose owner is gone; those of other programs have no label of ours."""
     if not shutil.which("docker"):
         return []
-    form = f'{{{{.ID}}}}\t{{{{.Label "{LABEL}"}}}}'
-    listing = ["docker", "ps", "--all", "--filter", f"label={LABEL}", "--format", form]
     found = []
     try:
-        for line in subprocess.run(listing, capture_output=True, text=True, timeout=30).stdout.splitlines():
-            name, _, owner = line.partition("\t")
+        ours = _said("ps", "--all", "--quiet", "--filter", f"label={LABEL}").split()
+        form = f'{{{{.Id}}}} {{{{index .Config.Labels "{LABEL}"}}}}'
+        for line in _said("inspect", "--format", form, *ours).splitlines() if ours else []:
+            name, _, owner = line.partition(" ")
             removal = ["docker", "rm", "--force", "--volumes", name]
             if is_dead(owner) and subprocess.run(removal, capture_output=True, timeout=60).returncode == 0:
                 found.append(f"container {name}")
     except (OSError, subprocess.TimeoutExpired):
         pass
     return found
+
+
+def _said(*arguments: str) -> str:
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=30).stdout
 
 
 def clean_images(config: Config) -> list[str]:
