@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ptb_runner.cell import Cell, mark, read_cell
+from ptb_runner.cell import Cell, mark, read_cell, read_json
 from ptb_runner.config import BeakerLauncherConfig
 from ptb_runner.explain import Exit, UsageError
 from ptb_runner.launch import away, beaker_setup, job
@@ -86,7 +86,9 @@ def _run(cell: Cell, copy: Copy, clean: Redactor) -> None:
     with beaker_setup.ready(cell):
         code = away.run(cell.folder, copy.update, launcher.sync_sec, clean)
     if code:
-        raise UsageError(f"the runner ended with exit code {code}\n  the lines before this one say why")
+        status = read_json(cell.folder / "status.json") or {}
+        reason = status.get("error") if status.get("state") == "failed" else None
+        raise UsageError(reason or f"the runner ended with exit code {code}\n  the lines before this one say why")
     log.info("%s", collect(cell.folder).headline)
 
 

@@ -147,8 +147,8 @@ def _try_container(podman: Podman, images: list[str]) -> None:
         return
     failed, text = podman_machine.trial_run(podman, images[0], network="host", pull_sec=_PULL_SEC, run_sec=1)
     if failed:
-        text = " ".join(text.split())
-        raise UsageError(f"no container can be started in this job: {text}\n  is its image right, and reachable?")
+        reason = text.splitlines()[-1].removeprefix(f"a container of {images[0]} does not run: ")
+        raise UsageError(f"no container of {images[0]} runs in this job: {reason}\n  is it the right image?")
     log.info("container: %s", text)
 
 

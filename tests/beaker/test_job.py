@@ -29,7 +29,8 @@ pytestmark = pytest.mark.beaker
 
 BUCKET = "oe-adapt-default"
 FAKE_VLLM = Path(__file__).parents[1] / "fakes" / "vllm_server.py"
-ON_BEAKER = ("backend=beaker", "launcher=beaker", "serve=none", f"backend.image={IMAGE}", "launcher.sync_sec=0.5")
+ON_BEAKER = ("launcher=beaker", "serve=none", "launcher.sync_sec=0.5")
+PODMAN = ("backend=beaker", f"backend.image={IMAGE}")
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +42,7 @@ def image() -> str:
 def code(running_beaker, tmp_path_factory) -> str:
     """The dataset with the program and the tests' agents, as the launcher makes it."""
     folder = tmp_path_factory.mktemp("code")
-    config = launch_kit.composed(0, [*ON_BEAKER, "benchmark=hello", *agent("Asks")]).config
+    config = launch_kit.composed(0, [*PODMAN, *ON_BEAKER, "benchmark=hello", *agent("Asks")]).config
     (folder / "shipped").mkdir()
     shipping.wheel(frozen.freeze(folder, [config]), folder / "shipped")
     shutil.copy(TEMPLATES / "beaker" / "entry.sh", folder / "shipped")
@@ -84,12 +85,17 @@ class Submitted:
 def submit(beaker_server, beaker_client, tmp_path, image, code) -> Callable[..., Submitted]:
     """Submit a cell as the launcher would: `env` adds variables to the spec, `secrets` values to the workspace."""
 
-    def go(*overrides: str, env: dict[str, str] | None = None, secrets: dict[str, str] | None = None) -> Submitted:
+    def go(
+        *overrides: str,
+        sandboxes: tuple[str, ...] = PODMAN,
+        env: dict[str, str] | None = None,
+        secrets: dict[str, str] | None = None,
+    ) -> Submitted:
         for name, value in {"HF_TOKEN": "hf-token-of-tests", **(secrets or {})}.items():
             beaker_server.secret(name, value)
         sweep = tmp_path / "sweep"
         sweep.mkdir()
-        (cell,) = sweeps.prepare(sweep, [launch_kit.composed(0, [*ON_BEAKER, *overrides])])
+        (cell,) = sweeps.prepare(sweep, [launch_kit.composed(0, [*sandboxes, *ON_BEAKER, *overrides])])
         shipping.pack(cell.folder, sweep / "sweep.yaml", tmp_path / "cell.tar")
         packed = beaker_client.dataset.create(f"cell-{uuid.uuid4().hex}", tmp_path / "cell.tar")
         results = f"/weka/{BUCKET}/{uuid.uuid4().hex}/0-1"
@@ -190,10 +196,18 @@ def test_a_job_that_cannot_be_made_ready_says_why_and_is_kept(submit):
     submitted = submit("benchmark=hello", "agent=oracle", "backend.image=localhost/nowhere:1")
     job = submitted.over()
     assert job["exit_code"] == 1
-    said(job, "ERROR __main__: no container can be started in this job", "\n  is its image right")
+    said(job, "ERROR ptb_runner.launch.beaker_job: no container of localhost/nowhere:1 runs in this job: Error")
     for folder in (submitted.cell.folder, Path(job["results"]) / "cell"):
         assert Cell(folder).status["state"] == "failed"
         assert "localhost/nowhere:1" in Cell(folder).status["error"]
+
+
+def test_what_the_runner_finds_lacking_is_the_reason(submit):
+    """Other backends are looked at by the cell's own preflight; bubblewrap can do nothing in such a job."""
+    submitted = submit("benchmark=hello", "agent=oracle", sandboxes=("backend=bubblewrap",))
+    assert submitted.over()["exit_code"] == 1
+    assert submitted.cell.status["state"] == "failed"
+    assert "bubblewrap cannot make a sandbox here" in submitted.cell.status["error"]
 
 
 def test_a_commit_is_cloned_instead_of_a_wheel(submit):
