@@ -1,4 +1,4 @@
-"""A registry of small tasks, run against a served model that dies once: the same on every backend."""
+"""What tests of served models share: a registry run against one that dies once, and what Terminus 2 is answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import pytest
 
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, Cell, agent, make_registry
 
+_TYPED = {"keystrokes": "printf ok > answer.txt\n", "duration": 0.3}
+_DONE = {"analysis": "-", "plan": "-", "commands": [], "task_complete": True}
 FAKE = Path(__file__).parent / "fakes" / "vllm_server.py"
+# A model server's rules by which Terminus 2 types one command, and is done when it has seen that.
+TERMINUS_WRITES_OK: list[dict[str, Any]] = [
+    {"match": "ok > answer.txt", "say": json.dumps(_DONE)},
+    {"say": json.dumps(_DONE | {"task_complete": False, "commands": [_TYPED]})},
+]
 NAMES = ("apple", "banana", "cherry")
 
 

@@ -28,6 +28,7 @@ from ptb_runner.results.rows import read_rows
 from ptb_runner.server import Server
 from tests.fakes import model_server
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, in_phase, is_alive, make_task, only_cell, start
+from tests.served_kit import TERMINUS_WRITES_OK
 
 FAKE = Path(__file__).parent / "fakes" / "vllm_server.py"
 MODEL = ("model=hf", "model.id=org/tiny", "model.revision=abc")
@@ -386,19 +387,12 @@ def test_a_cell_without_a_server_has_no_hours_and_no_log(ptb):
 API = ("model=api", "model.id=openai/tiny", "agent.env_vars=[OPENAI_API_KEY]")
 
 
-def terminus(say: str) -> str:
-    """An answer in the form that Terminus 2 reads: one command, or the end."""
-    commands = [{"keystrokes": f"{say}\n", "duration": 0.3}] if say else []
-    return json.dumps({"analysis": "-", "plan": "-", "commands": commands, "task_complete": not say})
-
-
 @pytest.mark.serve
 @pytest.mark.parametrize("kind", ["api", "external"])
 def test_terminus_works_with_the_model_under_test(ptb, task, monkeypatch, kind):
     key = "made-up-7Qx4vZr1Lw9sKd3f"
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    rules = [{"match": "ok > answer.txt", "say": terminus("")}, {"say": terminus("printf ok > answer.txt")}]
-    with model_server.serving(rules) as server:
+    with model_server.serving(TERMINUS_WRITES_OK) as server:
         external = (*MODEL, "serve=external", f"serve.base_url={server.url}", "serve.max_model_len=8192")
         chosen = (*API, f"agent.base_url={server.url}") if kind == "api" else external
         quiet = ("agent.options.record_terminal_session=false", "hydra.run.dir=one", "retry.wait_sec=0")
