@@ -109,7 +109,6 @@ def test_a_mistake_is_told_in_two_lines(ptb, arguments, said):
         assert len(ran.err.splitlines()) <= 2 * len(errors)
 
 
-@pytest.mark.parametrize("key", ["sk-ant-api03-Zx8Kq2", "hf_AbCdEfGh12345678", "9fK2mQ7xWz4LpR8vTn3BcY6d", "0af3" * 8])
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -122,11 +121,17 @@ def test_a_mistake_is_told_in_two_lines(ptb, arguments, said):
         "{}",
     ],
 )
-def test_a_key_that_was_pasted_is_not_repeated(ptb, mistake, key):
+def test_a_key_that_was_pasted_is_not_repeated(ptb, mistake):
+    key = "sk-ant-api03-Zx8Kq2"
     ran = ptb(mistake.format(key))
     assert (ran.code, ran.out) == (2, "")
     assert key[3:] not in ran.err
     assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["hf_AbCdEfGh12345678", "AIzaSyA-1234567890", "9fK2mQ7xWz4LpR8vTn3BcY6d", "0af3" * 8])
+def test_what_looks_like_a_key_is_masked(key):
+    assert masked(f"agent.env_vars={key}: no") == "agent.env_vars=(a key?): no"
 
 
 @pytest.mark.parametrize("text", ["hf-internal-testing/tiny-2", "sk-learn-models", "ab12" * 10, "a1-b2/C3" * 9])

@@ -124,6 +124,7 @@ def handoff(cell: Cell, trial: str) -> str:
 def make_handoff(cell: Cell, trial: str) -> None:
     from ptb_runner.sandbox import modal_account
 
+    settle_handoff(cell, trial, keep=False)  # one of a runner that was killed before the trial had a folder
     folder = cell.handoff / trial
     folder.mkdir(parents=True, exist_ok=True)
     # Before the volume: whoever finds the folder finds the volume.
@@ -177,7 +178,7 @@ def _stays(volume: str) -> bool:
             if keep := trial_folders.keeps_model(cell, trial):
                 settle_handoff(cell, trial, keep)
             return keep
-    except UsageError as error:  # held by a runner, or a variable that its configuration names is not set here
+    except (UsageError, OSError) as error:  # held by a runner; or not to be read here, now
         log.warning("volume %s is left alone: %s", volume, error)
         return True
 

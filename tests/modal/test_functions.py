@@ -97,6 +97,9 @@ def test_detached_then_looked_at_then_stopped(ptb, sweep, monkeypatch):
     assert set(sweep.server.volumes()) >= {sweep.launcher["volume"]}
     sweep.wait_for(lambda: states(sweep, ptb)[0] == "finished" and states(sweep, ptb)[1] == "running")
     assert sweep.cell(0).outcomes == ["scored"]  # fetched though the other one runs
+    ptb("collect", sweep.folder)
+    lines = [json.loads(line) for line in (sweep.folder / "results.jsonl").read_text().splitlines()]
+    assert [line["outcome"] for line in lines] == ["scored"]
     sweep.wait_for(lambda: run_kit.in_phase("agent")(sweep.cell(1).status) or not states(sweep, ptb))
     assert "hello__001" in ptb("logs", sweep.folder, "1/hello__001").out + ptb("logs", sweep.folder, "1").out
     alone = ptb("status", sweep.folder / "1")

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from ptb_runner.backend.modal import make_handoff
+from ptb_runner.cell import read_cell
+from ptb_runner.sandbox import modal_owner
 from tests.fakes.modal_server.handle import ModalServer
 from tests.modal_kit import ADDITION, HELLO, MODAL, ON_GPU, delete_volumes, nothing_is_left, start, wait_until
 from tests.run_kit import TASK_TOML, Cell, agent, in_phase, make_task, only_cell
@@ -224,6 +227,18 @@ def test_killed_between_a_result_and_what_becomes_of_the_model(tmp_path, modal_s
     if keep == "scored":
         (kept,) = modal_server.volumes()
         assert f"modal volume get {kept} final_model" in ptb("resume", cell.folder).out
+
+
+def test_killed_between_a_volume_and_its_trial(modal_server, ptb, monkeypatch):
+    ptb(*ADDITION, "backend.keep_model=never", "dry_run=true")
+    cell = only_cell()
+    dead = f"{modal_owner.owner().rpartition('.')[0]}.1"
+    with monkeypatch.context() as patched:
+        patched.setattr(modal_owner, "owner", lambda: dead)
+        make_handoff(read_cell(cell.folder), "addition__001")
+    assert [dead in name for name in modal_server.volumes()] == [True]
+    assert ptb("resume", cell.folder).code == 0, cell.log
+    assert nothing_is_left(modal_server)
 
 
 # --- Failures -----------------------------------------------------------------------------------------
