@@ -501,6 +501,11 @@ def _judges(config: DictConfig, cell: Config) -> Iterator[str]:
         for field in own.fields:
             if not _FIELD.fullmatch(field) or field.startswith("justification_"):
                 yield f"{key}.fields.{field}: no name for a field\n  small letters, digits and underscores"
+    if cell.judge.engine is JudgeEngine.codex and cell.judge.panel and cell.launcher.kind in ("modal", "beaker"):
+        yield (
+            f"judge.engine=codex: codex is not where launcher={cell.launcher.kind} runs judges\n"
+            "  leave judges out, and judge afterwards: ptb rejudge DIR judge=NAME judge.engine=codex"
+        )
     if cell.judge.engine is JudgeEngine.codex and cell.judge.api is not JudgeApi.responses:
         yield "judge.api=chat: judge.engine=codex speaks the Responses API only\n  leave judge.api out, or judge.engine"
     if cell.judge.api_key_var and not _ENV_NAME.fullmatch(cell.judge.api_key_var):

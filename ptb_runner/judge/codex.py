@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ptb_runner.config import JudgeConfig, JudgeEngine, JudgesConfig
+from ptb_runner.config import JudgeApi, JudgeConfig, JudgeEngine, JudgesConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.judge import checks, codex_program, door
 from ptb_runner.judge.api import Reply
@@ -52,6 +52,8 @@ def machine_problems(judges: JudgesConfig) -> list[str]:
     if not wanted(judges):
         return []
     found = [f"judge.engine=codex: {problem}" for problem in (*bwrap.problems(), *scratch.problems())]
+    if judges.api is not JudgeApi.responses:
+        found.append("judge.engine=codex: speaks the Responses API only\n  judge.api=responses")
     try:
         codex_program.find(judges.codex)
     except UsageError as error:

@@ -14,9 +14,11 @@ from ptb_runner import cell as cells
 from ptb_runner import harbor_job, parity, redact
 from ptb_runner.cell import Cell
 from ptb_runner.config import JudgesConfig
-from ptb_runner.explain import UsageError, nearest
+from ptb_runner.explain import UsageError, explain, nearest
 from ptb_runner.judge import codex, judgements, panel, prompts
 from ptb_runner.outcome import JUDGED, Outcome, trial_record
+from ptb_runner.overrides import as_meant
+from ptb_runner.paths import CONF
 from ptb_runner.result import rescore
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,23 @@ def rejudge(
         finally:  # Ctrl-C, too: what judges have said by then counts
             result = rescore(cell)
         return result
+
+
+def changed(cell: Cell, overrides: list[str]) -> JudgesConfig:
+    """The cell's own judges with some settings changed: judge.OPTION=VALUE. Raises UsageError."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    own = OmegaConf.create({"judge": OmegaConf.structured(cell.config.judge)})
+    try:
+        for one in OverridesParser.create().parse_overrides([as_meant(text) for text in overrides]):
+            OmegaConf.update(own, one.key_or_group, one.value())
+        found: Any = OmegaConf.to_object(own.judge)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(explain(error, [str(CONF)])) from error
+    return found
 
 
 def check(cell: Cell, judges: list[str], other: JudgesConfig | None) -> list[str]:

@@ -17,11 +17,11 @@ from ptb_runner.verbs.command import cell_and_trial, cells_of, is_sweep, log_to,
 def rejudge(arguments: list[str]) -> int:
     """Judge the trials of a sweep or a cell again, or for the first time (judge=v1_1); the work itself is untouched."""
     from ptb_runner.doctor import compose
-    from ptb_runner.judge.rejudge import check
+    from ptb_runner.judge.rejudge import changed, check
     from ptb_runner.judge.rejudge import rejudge as judge_again
 
     parser = parser_of(rejudge)
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="judge=NAME and judge.OPTION=VALUE: others")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="judge=NAME: others; judge.OPTION=VALUE")
     parser.add_argument("--judges", default="", metavar="ID,...", help="only these judges")
     parser.add_argument("--only", choices=["missing"], help="missing: only judges that have given no verdict")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder with judges of your own, in judge/")
@@ -30,14 +30,16 @@ def rejudge(arguments: list[str]) -> int:
     if bad := next((text for text in chosen.overrides if not text.startswith(("judge=", "judge."))), None):
         raise UsageError(f"ptb rejudge: {bad}: only judges can be chosen here\n  judge=NAME or judge.OPTION=VALUE")
     search = [f"hydra.searchpath=[file://{Path(chosen.config_dir).resolve()}]"] if chosen.config_dir else []
-    other = compose([*search, *chosen.overrides]).judge if chosen.overrides else None
+    named = any(text.startswith("judge=") for text in chosen.overrides)
+    composed = compose([*search, *chosen.overrides]).judge if named else None
     judges = [name for name in chosen.judges.split(",") if name]
     found = cells_of(folder)
-    for cell in found:
+    others = [changed(cell, chosen.overrides) if chosen.overrides and not named else composed for cell in found]
+    for cell, other in zip(found, others, strict=True):
         check(cell, judges, other)
     out = console()
     with _told_of_interrupts(folder, found):
-        for cell in found:
+        for cell, other in zip(found, others, strict=True):
             _name(cell, found)
             judge_again(
                 cell,

@@ -83,9 +83,12 @@ def test_a_codex_of_another_version_is_refused(npm: Path, tmp_path: Path) -> Non
         codex_program.find(CodexConfig(path=str(tmp_path / "nothing")))
 
 
-def test_an_engine_and_an_api_that_do_not_fit_are_refused(ptb: Any) -> None:
-    ran = ptb("benchmark=hello", "judge=api", "judge.engine=codex", "judge.api=chat")
-    assert (ran.code, "judge.api=chat" in ran.err) == (2, True)
+@pytest.mark.parametrize(
+    ("other", "said"), [("judge.api=chat", "judge.api=chat"), ("launcher=modal", "ptb rejudge DIR")]
+)
+def test_what_does_not_fit_the_engine_is_refused(ptb: Any, other: str, said: str) -> None:
+    ran = ptb("benchmark=hello", "judge=api", "judge.engine=codex", other)
+    assert (ran.code, said in ran.err) == (2, True)
 
 
 # --- The door -----------------------------------------------------------------------------------------

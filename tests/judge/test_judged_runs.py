@@ -211,6 +211,20 @@ def test_a_saved_cell_is_judged_for_the_first_time_and_again(ptb, saved):
     assert verdicts(folder, "api*.json") == [False, False]
 
 
+def test_single_settings_change_the_judges_that_a_cell_has(ptb, saved):
+    with serving(scripts()) as api:
+        assert rejudged(ptb, api).code == 0
+        seen = len(api.seen)
+        ran = ptb("rejudge", "cell", "--judges", "api", "judge.effort=low", "judge.panel.api.model=another")
+        assert ran.code == 0, ran.err  # asked where the cell's judges are asked
+        asked = {(one.body["model"], one.body["reasoning"]["effort"]) for one in api.seen[seen:]}
+        assert asked == {("another", "low")}
+        for wrong, hint in (("judge.efort=low", "judge.effort"), ("judge.retries=many", "judge.retries")):
+            ran = ptb("rejudge", "cell", wrong)
+            assert (ran.code, hint in ran.err) == (2, True), ran.err
+    assert sorted(path.stem for path in saved.folder.glob("judges/*.md")) == sorted(FIELDS)
+
+
 def verdicts(folder: Path, pattern: str) -> list[bool | None]:
     """What judgements say of calls of a hosted LLM; each has its own transcript."""
     said = []
