@@ -168,8 +168,15 @@ def ending(state: CellState) -> str:
 @contextlib.contextmanager
 def shown(sweep: Path, interval_sec: float, out: Console) -> Iterator[None]:
     """Show the sweep for as long as this lasts, from a thread: a live table on a terminal, lines elsewhere."""
+    with meanwhile(lambda over: follow(sweep, interval_sec, out, over)):
+        yield
+
+
+@contextlib.contextmanager
+def meanwhile(work: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Do some work in a thread for as long as this lasts; its event is set at the end, and it is waited for."""
     over = threading.Event()
-    thread = threading.Thread(target=follow, args=(sweep, interval_sec, out, over), daemon=True)
+    thread = threading.Thread(target=work, args=(over,), daemon=True)
     thread.start()
     try:
         yield

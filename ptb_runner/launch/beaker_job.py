@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ptb_runner import watch
 from ptb_runner.cell import Cell, mark, read_cell, read_json
 from ptb_runner.config import BeakerLauncherConfig
 from ptb_runner.explain import Exit, UsageError
@@ -111,12 +112,12 @@ def _finish(copy: Copy, code: Exit) -> int:
 @contextlib.contextmanager
 def _log_printed(folder: Path, clean: Redactor) -> Iterator[None]:
     """Print runner.log as it grows, without secrets: it is what Beaker shows as the job's log."""
-    file, over = folder / "runner.log", threading.Event()
+    file = folder / "runner.log"
     begun = file.stat().st_size if file.exists() else 0
     job.log_to(folder)
     clean.log_files()
 
-    def follow() -> None:
+    def follow(over: threading.Event) -> None:
         with file.open(errors="replace") as lines:
             lines.seek(begun)
             rest, last = "", False
@@ -126,13 +127,8 @@ def _log_printed(folder: Path, clean: Redactor) -> Iterator[None]:
                 for line in [*whole, *([rest] if last and rest else [])]:
                     print(clean.text(line), flush=True)
 
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
+    with watch.meanwhile(follow):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from ptb_runner import sweep as sweeps
 from ptb_runner.launch import beaker_spec, frozen, shipping
 from ptb_runner.paths import TEMPLATES
 from tests import launch_kit
-from tests.fakes.beaker_server.handle import ROOT, BeakerServer
+from tests.fakes.beaker_server.handle import BeakerServer
+from tests.fakes.separate import ROOT
 from tests.podman import podman_kit
 from tests.podman.podman_kit import IMAGE
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, Cell, agent, make_task

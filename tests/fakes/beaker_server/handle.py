@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.fakes import separate
 
 
 @dataclass
@@ -27,14 +25,8 @@ class BeakerServer:
     @classmethod
     def start(cls, folder: Path, *arguments: str) -> BeakerServer:
         """Start one with its files below `folder`, and wait until it answers."""
-        command = [sys.executable, "-m", "tests.fakes.beaker_server", "--state", str(folder / "beaker"), *arguments]
-        log = (folder / "beaker.log").open("w")
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert process.stdout
-        line = process.stdout.readline().split()
-        if line[:1] != ["ready"]:
-            raise RuntimeError(f"the fake Beaker did not start: {(folder / 'beaker.log').read_text()}")
-        return cls(process, line[1], line[2], folder / "beaker")
+        process, (rpc_address, url) = separate.start("tests.fakes.beaker_server", folder / "beaker", *arguments)
+        return cls(process, rpc_address, url, folder / "beaker")
 
     @property
     def env(self) -> dict[str, str]:
@@ -44,8 +36,7 @@ class BeakerServer:
         }
 
     def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
+        separate.stop(self.process)
 
     # --- Orders ---------------------------------------------------------------------------------------
 
@@ -122,7 +113,4 @@ class BeakerServer:
         self._send("POST", f"/fake/{name}", content)
 
     def _send(self, method: str, path: str, content: Any = None) -> bytes:
-        data = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(f"{self.url}{path}", data=data, method=method)
-        with urllib.request.urlopen(request, timeout=30) as response:
-            return response.read()
+        return separate.order(method, f"{self.url}{path}", content)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.fakes import separate
 from tests.fakes.modal_server.state import TOKEN_ID, TOKEN_SECRET
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass
@@ -27,14 +24,8 @@ class ModalServer:
     @classmethod
     def start(cls, folder: Path, *arguments: str) -> ModalServer:
         """Start one with its files below `folder`, and wait until it answers."""
-        command = [sys.executable, "-m", "tests.fakes.modal_server", "--state", str(folder / "modal"), *arguments]
-        log = (folder / "modal.log").open("w")
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert process.stdout
-        line = process.stdout.readline().split()
-        if line[:1] != ["ready"]:
-            raise RuntimeError(f"the fake Modal did not start: {(folder / 'modal.log').read_text()}")
-        return cls(process, line[1], line[2], folder / "modal")
+        process, (url, blob_url) = separate.start("tests.fakes.modal_server", folder / "modal", *arguments)
+        return cls(process, url, blob_url, folder / "modal")
 
     @property
     def env(self) -> dict[str, str]:
@@ -46,8 +37,7 @@ class ModalServer:
         }
 
     def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
+        separate.stop(self.process)
 
     def fail(self, rpc: str, **how: Any) -> None:
         """Have calls fail: the fields of faults.Fault."""
@@ -77,7 +67,4 @@ class ModalServer:
         return self.state()["calls"].get(rpc, 0)
 
     def _send(self, method: str, path: str, content: Any = None) -> bytes:
-        data = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(f"{self.blob_url}{path}", data=data, method=method)
-        with urllib.request.urlopen(request, timeout=30) as response:
-            return response.read()
+        return separate.order(method, f"{self.blob_url}{path}", content)
