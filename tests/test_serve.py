@@ -240,6 +240,20 @@ def test_a_dry_run_shows_the_command_and_starts_nothing(ptb, fake, task, tmp_pat
     assert not (tmp_path / "starts").exists()
 
 
+def test_what_is_run_for_the_model():
+    own = ("serve=vllm", "serve.tp=4", "serve.dp=2", "serve.tokenizer_revision=def", "serve.reasoning_parser=qwen3")
+    config = typed(composed("benchmark=hello", *MODEL, *own, "serve.extra_args=[--seed,'7']"))
+    assert serve.command(config, 8008) == [
+        *("uvx", "vllm==0.19.1", "serve", "org/tiny", "--revision", "abc", "--tokenizer-revision", "def"),
+        *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", "8008"),
+        *("--tensor-parallel-size", "4", "--data-parallel-size", "2", "--reasoning-parser", "qwen3"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--seed", "7"),
+    ]
+    plain = typed(composed("benchmark=hello", *MODEL, "serve=vllm", "serve.tool_parser=null"))
+    assert not {"--enable-auto-tool-choice", "--reasoning-parser", "--max-model-len"} & set(serve.command(plain, 1))
+    assert serve.server_gpus(config) == 8
+
+
 def test_where_it_listens_makes_no_other_cell_and_what_it_runs_does(tmp_path):
     def identity(*more: str) -> dict[str, Any]:
         return identity_of(without_secrets(composed("benchmark=hello", *MODEL, "serve=vllm", *more)), tmp_path)
