@@ -144,6 +144,7 @@ def test_a_commit_to_clone_is_named(make):
         (["serve.dp=9"], "type serve.dp=1"),
         (["launcher.registry=x"], "give all three, or none"),
         (["launcher.hf_token_secret='hf_ abc'"], "give the name of a Beaker secret, never its value"),
+        (["launcher.beaker_secrets.OPENAI_API_KEY=sk-abcdefghijklmnop1234"], "give the name of a Beaker secret, never"),
         (["launcher.env.PTB_CELL=7"], "the variable PTB_CELL is set by Beaker or by the launcher"),
         (["launcher.env.MY_TOKEN=abc"], "type launcher.beaker_secrets.MY_TOKEN=SECRET"),
         (["launcher.timeout_hours=0.1"], "too short for one trial, which may take 0.2 h"),

@@ -14,7 +14,7 @@ import pytest
 from ptb_runner.launch import Ended, frozen, job, slurm, submitit
 from ptb_runner.paths import PACKAGE
 from tests.launch_kit import HONEST, waits
-from tests.run_kit import agent
+from tests.run_kit import QUICK, agent
 
 LOCAL = "launcher=submitit_local"
 PROGRAM = (
@@ -65,6 +65,17 @@ def test_a_killed_runner_is_lost_and_the_rest_runs_detached(make_sweep, tmp_path
     assert sweep.cell(0).status["state"] == "planned"
     sweep.wait()
     assert sweep.outcomes == ["scored"] * 3
+
+
+def test_a_single_cell_is_a_sweep_of_one(ptb):
+    ran = ptb(*QUICK, "agent=oracle", LOCAL, "hydra.run.dir=run")
+    assert ran.code == 0, ran.out + ran.err
+    assert "1/1 planned trials scored" in ran.out
+    assert Path("run/0/result.json").is_file()
+    alone = ptb(*QUICK, "agent=oracle", "hydra.run.dir=alone", "dry_run=true")
+    assert alone.code == 0
+    ran = ptb(*QUICK, "agent=oracle", LOCAL, "hydra.run.dir=alone")
+    assert (ran.code, "holds a cell that ran by itself" in ran.err) == (2, True)
 
 
 def test_cancel_one_then_all(make_sweep, tmp_path):

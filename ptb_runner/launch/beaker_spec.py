@@ -189,6 +189,7 @@ def problems(config: Config) -> Iterator[str]:
 
 _ORG_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _NAME = re.compile(r"[\w.][\w.-]*")
+_TOKEN = re.compile(r"(hf_|sk-|gh[a-z]_|glpat-|dckr_)[\w-]{16}")  # as some providers' begin
 
 
 def _names(launcher: BeakerLauncherConfig) -> Iterator[str]:
@@ -204,7 +205,7 @@ def _names(launcher: BeakerLauncherConfig) -> Iterator[str]:
             "  type docker://NAME for a registry's, or beaker://USER/NAME for one that Beaker holds"
         )
     for name in [launcher.hf_token_secret, launcher.registry_token_secret, *launcher.beaker_secrets.values()]:
-        if name is not None and not _NAME.fullmatch(name):
+        if name is not None and (_TOKEN.match(name) or not _NAME.fullmatch(name)):
             # Not repeated: somebody may have pasted the token itself.
             yield "launcher: one secret's name is none\n  give the name of a Beaker secret, never its value"
     registry = [launcher.registry, launcher.registry_user, launcher.registry_token_secret]
@@ -279,6 +280,8 @@ def warnings(config: Config) -> Iterator[str]:
         yield "launcher.results_dir=null: a preempted job begins from nothing, and results are seen when it is over"
     if config.backend.kind == "bubblewrap":
         yield "backend=bubblewrap: whether a Beaker job may make namespaces is seen when its cell starts"
-    serve = config.serve
-    if isinstance(serve, VllmServeConfig) and serve.tp * serve.dp < config.launcher.gpus:
-        yield f"serve.tp={serve.tp} serve.dp={serve.dp}: leaves GPUs of launcher.gpus={config.launcher.gpus} idle"
+    serve, gpus = config.serve, config.launcher.gpus
+    if gpus and not isinstance(serve, VllmServeConfig) and not config.benchmark.gpus:
+        yield f"launcher.gpus={gpus}: nothing in the job uses them: type launcher.gpus=0"
+    if isinstance(serve, VllmServeConfig) and serve.tp * serve.dp < gpus:
+        yield f"serve.tp={serve.tp} serve.dp={serve.dp}: leaves GPUs of launcher.gpus={gpus} idle"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from ptb_runner import cell as cells
 from ptb_runner.cell import Cell
+from ptb_runner.config import InlineConfig, ServeConfig
 from ptb_runner.explain import UsageError
 from ptb_runner.terminal import console, shown
 from ptb_runner.verbs.command import cell_and_trial, cells_of, is_sweep, log_to, outcomes_in, parser_of
@@ -113,7 +115,9 @@ def regrade(arguments: list[str]) -> int:
     folder = chosen.folder.resolve()
     found = cells_of(folder)
     outcomes = outcomes_in(chosen.only, "--only")
-    sweep.check_machine([cell.config for cell in found])
+    # Here, wherever the cells ran, and without their model.
+    here = {"launcher": InlineConfig(), "serve": ServeConfig()}
+    sweep.check_machine([dataclasses.replace(cell.config, **here) for cell in found])
     check(found, outcomes)
     out, whole = console(), True
     with _told_of_interrupts(folder, found):
