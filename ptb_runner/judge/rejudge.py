@@ -10,11 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
 from ptb_runner import cell as cells
 from ptb_runner import harbor_job, parity, redact
 from ptb_runner.cell import Cell
 from ptb_runner.config import JudgesConfig
-from ptb_runner.explain import UsageError, explain, nearest
+from ptb_runner.explain import UsageError, explain, find, nearest, unknown_key
 from ptb_runner.judge import codex, judgements, panel, prompts
 from ptb_runner.outcome import JUDGED, Outcome, trial_record
 from ptb_runner.overrides import as_meant
@@ -56,17 +59,32 @@ def changed(cell: Cell, overrides: list[str]) -> JudgesConfig:
     """The cell's own judges with some settings changed: judge.OPTION=VALUE. Raises UsageError."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    own = OmegaConf.create({"judge": OmegaConf.structured(cell.config.judge)})
     try:
-        for one in OverridesParser.create().parse_overrides([as_meant(text) for text in overrides]):
-            OmegaConf.update(own, one.key_or_group, one.value())
-        found: Any = OmegaConf.to_object(own.judge)
-    except (HydraException, OmegaConfBaseException) as error:
+        parsed = OverridesParser.create().parse_overrides([as_meant(text) for text in overrides])
+    except HydraException as error:
         raise UsageError(explain(error, [str(CONF)])) from error
-    return found
+    own = OmegaConf.create({"judge": OmegaConf.structured(cell.config.judge)})
+    for one in parsed:
+        _set(own, one.key_or_group, one.value())
+    settings: Any = OmegaConf.to_object(own.judge)
+    return settings
+
+
+def _set(config: DictConfig, key: str, value: Any) -> None:
+    """Change a setting that there is to what it takes. Raises UsageError."""
+    option = find(key)
+    try:
+        OmegaConf.update(config, key, value)
+        fits = option is not None and not option.violated_by(value)
+    except (ConfigKeyError, ConfigAttributeError):
+        option, fits = None, False
+    except OmegaConfBaseException:
+        fits = False
+    if option is None:
+        raise UsageError(unknown_key(key, "command line"))
+    if not fits:
+        raise UsageError(f"command line: {key}: takes {option.allowed}\n  {option.help}")
 
 
 def check(cell: Cell, judges: list[str], other: JudgesConfig | None) -> list[str]:

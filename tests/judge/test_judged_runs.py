@@ -219,7 +219,9 @@ def test_single_settings_change_the_judges_that_a_cell_has(ptb, saved):
         assert ran.code == 0, ran.err  # asked where the cell's judges are asked
         asked = {(one.body["model"], one.body["reasoning"]["effort"]) for one in api.seen[seen:]}
         assert asked == {("another", "low")}
-        for wrong, hint in (("judge.efort=low", "judge.effort"), ("judge.retries=many", "judge.retries")):
+        typos = {"judge.efort=low": "did you mean judge.effort?", "judge.panel.api.modl=x": "no option"}
+        values = {"judge.retries=many": "judge.retries: takes", "judge.retries=-1": "judge.retries: takes"}
+        for wrong, hint in {**typos, **values, "judge.engine=[": "judge.engine"}.items():
             ran = ptb("rejudge", "cell", wrong)
             assert (ran.code, hint in ran.err) == (2, True), ran.err
     assert sorted(path.stem for path in saved.folder.glob("judges/*.md")) == sorted(FIELDS)
