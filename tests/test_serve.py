@@ -373,6 +373,16 @@ def test_a_servers_hours_and_log_are_found_where_they_are_looked_for(ptb, fake, 
     assert (refused.code, "a trial has no server of its own" in refused.err) == (2, True)
 
 
+@pytest.mark.serve
+def test_a_cap_on_gpu_hours_counts_the_server(ptb, fake, task):
+    sweep = ("-m", "benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "seed=1,2", "launcher.max_cells=1")
+    ran = ptb(*sweep, "limits.max_gpu_hours=0.000001", "hydra.sweep.dir=all")
+    assert ran.code == 1, ran.out + ran.err
+    states = [json.loads(Path(f"all/{number}/status.json").read_text())["state"] for number in (0, 1)]
+    assert sorted(states) == ["finished", "skipped"]
+    assert "limits.max_gpu_hours=1e-06 reached" in ran.out
+
+
 def test_hours_of_an_earlier_run_count_and_rescoring_keeps_them(ptb, fake, task):
     fake(die_at=2)
     chosen = ("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "hydra.run.dir=one", "backend.usd_per_gpu_hour=9")
