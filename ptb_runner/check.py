@@ -43,7 +43,7 @@ from ptb_runner.config import (
     task_env_vars,
     typed,
 )
-from ptb_runner.explain import find, unknown_key
+from ptb_runner.explain import find, masked, unknown_key
 from ptb_runner.judge import judgements, prompts
 from ptb_runner.launch import beaker_spec
 from ptb_runner.paths import CONF, TEMPLATES
@@ -205,7 +205,7 @@ def _secrets_of_jobs(config: DictConfig) -> Iterator[str]:
     given = OmegaConf.select(config, "launcher.env")
     raw: Any = OmegaConf.to_container(given, resolve=False) if given is not None else {}
     for name, value in raw.items():
-        if _SECRET_NAME.search(name) or "${oc.env:" in value:
+        if _SECRET_NAME.search(name) or "${oc.env:" in str(value) or masked(str(value)) != str(value):
             yield (
                 f"launcher.env.{name}: would stand in the job's specification, which others may read\n"
                 f"  type launcher.beaker_secrets.{name}=SECRET, with the name of a Beaker secret"

@@ -145,6 +145,8 @@ def test_a_commit_to_clone_is_named(make):
         (["launcher.registry=x"], "give all three, or none"),
         (["launcher.hf_token_secret='hf_ abc'"], "give the name of a Beaker secret, never its value"),
         (["launcher.beaker_secrets.OPENAI_API_KEY=sk-abcdefghijklmnop1234"], "give the name of a Beaker secret, never"),
+        (["launcher.hf_token_secret=hf_AbCdEfGh0123"], "give the name of a Beaker secret, never its value"),
+        (["launcher.env.MINE=hf_AbCdEfGh0123"], "launcher.env.MINE: would stand in the job's specification"),
         (["launcher.env.PTB_CELL=7"], "the variable PTB_CELL is set by Beaker or by the launcher"),
         (["launcher.env.MY_TOKEN=abc"], "type launcher.beaker_secrets.MY_TOKEN=SECRET"),
         (["launcher.timeout_hours=0.1"], "too short for one trial, which may take 0.2 h"),
@@ -158,6 +160,7 @@ def test_what_cannot_work_is_refused_with_the_fix(ptb, overrides, said):
     ran = ptb(*HELLO, *overrides)
     assert ran.code == 2
     assert said in ran.err
+    assert "AbCd" not in ran.out + ran.err
     assert not list(Path.cwd().iterdir())
 
 

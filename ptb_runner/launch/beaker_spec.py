@@ -24,6 +24,7 @@ from ptb_runner.config import (
     ExternalServeConfig,
     VllmServeConfig,
 )
+from ptb_runner.explain import masked
 from ptb_runner.launch.shipping import variables_of
 
 if TYPE_CHECKING:
@@ -189,7 +190,6 @@ def problems(config: Config) -> Iterator[str]:
 
 _ORG_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _NAME = re.compile(r"[\w.][\w.-]*")
-_TOKEN = re.compile(r"(hf_|sk-|gh[a-z]_|glpat-|dckr_)[\w-]{16}")  # as some providers' begin
 
 
 def _names(launcher: BeakerLauncherConfig) -> Iterator[str]:
@@ -205,7 +205,7 @@ def _names(launcher: BeakerLauncherConfig) -> Iterator[str]:
             "  type docker://NAME for a registry's, or beaker://USER/NAME for one that Beaker holds"
         )
     for name in [launcher.hf_token_secret, launcher.registry_token_secret, *launcher.beaker_secrets.values()]:
-        if name is not None and (_TOKEN.match(name) or not _NAME.fullmatch(name)):
+        if name is not None and (not _NAME.fullmatch(name) or masked(name) != name):
             # Not repeated: somebody may have pasted the token itself.
             yield "launcher: one secret's name is none\n  give the name of a Beaker secret, never its value"
     registry = [launcher.registry, launcher.registry_user, launcher.registry_token_secret]
