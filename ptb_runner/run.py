@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_runner import backend, harbor_job, keys, redact, serve, trial_folders
+from ptb_runner import backend, harbor_job, keys, pointing, redact, serve, trial_folders
 from ptb_runner import cell as cells
 from ptb_runner.attend import attend
 from ptb_runner.cell import Cell, read_json
@@ -186,7 +186,7 @@ async def _run_served(
             await asyncio.to_thread(_give_up, cell, missing, error, progress)
             return
         server: Server = starting.result()
-        await run([serve.pointed(config, cell.config, server) for config in missing], stop=server.gone)
+        await run([pointing.at_server(config, cell.config, server) for config in missing], stop=server.gone)
         if interrupts.seen or await server.outlived():
             return
         missing = await asyncio.to_thread(_take_back, cell, missing, progress, server)

@@ -16,7 +16,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from ptb_runner import check, harbor_job, serve
+from ptb_runner import check, harbor_job, pointing, serve
 from ptb_runner.cell import identity_of, read_cell
 from ptb_runner.config import register, typed, without_secrets
 from ptb_runner.meter import Meter
@@ -283,7 +283,7 @@ def test_each_agent_is_pointed_at_it_in_its_own_way(name, model, given, tmp_path
     server = Server(config, tmp_path / "serve.log", Redactor({}))
     server.key, server.max_model_len, server._port = "ptb-key", 4096, 8008
     plain = TrialConfig.model_validate({"task": {"path": tmp_path}, "agent": harbor_job.agent_fields(config)})
-    agent = serve.pointed(plain, config, server).agent
+    agent = pointing.at_server(plain, config, server).agent
     where = "127.0.0.1" if name == "terminus-2" else "host.name"
     assert agent.model_name == model
     found = resolve_agent_model_connection(agent)
