@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ptb_runner.cell import Cell, content_hash, now
-from ptb_runner.config import BeakerLauncherConfig, Config
+from ptb_runner.config import BeakerLauncherConfig, CodeFrom, Config
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import (
     Ended,
@@ -66,18 +66,17 @@ def problems(settings: BeakerLauncherConfig, cells: list[Config]) -> list[str]:
     if fault := beaker_client.problem():
         return [fault]
     account = beaker_client.connect(settings)
+    wanted = {name: held for cell in cells for name, held in beaker_spec.known_secrets(cell).items()}
     found = []
     try:
-        found += _not_found(account, settings)
-        wanted = {name: held for cell in cells for name, held in beaker_spec.known_secrets(cell).items()}
-        found += [] if found else beaker_secrets.missing(account, settings, wanted)
+        found += _not_found(account, settings) or beaker_secrets.missing(account, settings, wanted)
         beaker_source.source(settings, cells)
     except UsageError as error:
         found.append(str(error))
     return found
 
 
-def _not_found(account: Account, settings: BeakerLauncherConfig) -> Iterator[str]:
+def _not_found(account: Account, settings: BeakerLauncherConfig) -> list[str]:
     """What the configuration names and Beaker does not have."""
     from beaker.exceptions import BeakerNotFoundError
 
@@ -88,11 +87,14 @@ def _not_found(account: Account, settings: BeakerLauncherConfig) -> Iterator[str
     asked.append((f"launcher.budget={budget}", lambda beaker: beaker.workspace.resolve_budget_id(budget)))
     if where == "beaker":
         asked.append((f"launcher.image={settings.image}", lambda beaker: beaker.image.get(image)))
+    told = []
     for option, question in asked:
         try:
             account.ask(question)
         except BeakerNotFoundError:
-            yield f"{option}: Beaker has none of that name\n  type {option.partition('=')[0]}=NAME of one that there is"
+            key = option.partition("=")[0]
+            told.append(f"{option}: Beaker has none of that name\n  type {key}=NAME of one that there is")
+    return told
 
 
 def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
@@ -110,9 +112,12 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
 
 def preview(sweep: Path, cells: list[Cell]) -> Iterator[str]:
     """The first experiment that would be made, for a dry run, as YAML; all are in files. Nobody is asked."""
+    git = beaker_spec.settings(cells[0].config).code is CodeFrom.git
+    source = Source("GIT-URL", "GIT-COMMIT") if git else None
     for cell in cells:
         times = _times(cell)
-        spec = beaker_spec.experiment(cell, Shipped("ptb-code-HASH", "ptb-cell-HASH", _results(sweep, cell, times)))
+        shipped = Shipped("ptb-code-HASH", "ptb-cell-HASH", _results(sweep, cell, times), source)
+        spec = beaker_spec.experiment(cell, shipped)
         text = f"# experiment {_name(sweep, cell, times)}\n{beaker_spec.as_yaml(spec)}"
         (cell.folder / beaker_spec.FILE).write_text(text)
         if cell is cells[0]:
@@ -250,7 +255,8 @@ def _submit(
     submitted.begin(cell, name=f"{account.user}/{name}", results=results, submissions=times, earlier=earlier)
     packed = folder / "cell.tar"
     shipping.pack(cell.folder, sweep / "sweep.yaml", packed)
-    digest = hashlib.file_digest(packed.open("rb"), "sha256").hexdigest()
+    with packed.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     files = _dataset(account, f"ptb-cell-{digest[:16]}", [packed])
     spec = beaker_spec.experiment(cell, Shipped(code, files, results, source))
     (cell.folder / beaker_spec.FILE).write_text(f"# experiment {name}\n{beaker_spec.as_yaml(spec)}")
@@ -261,7 +267,7 @@ def _submit(
 
 def _create(account: Account, name: str, spec: BeakerExperimentSpec) -> BeakerWorkload:
     """Make an experiment, unless an earlier try has, of which nobody heard: names are taken once only."""
-    from beaker.exceptions import BeakerError, BeakerExperimentConflict, BeakerNotFoundError
+    from beaker.exceptions import BeakerExperimentConflict, BeakerNotFoundError
 
     full, workspace = f"{account.user}/{name}", account.workspace
 
@@ -275,10 +281,6 @@ def _create(account: Account, name: str, spec: BeakerExperimentSpec) -> BeakerWo
         return account.insist(find_or_make)
     except BeakerExperimentConflict:  # made between the two
         return account.ask(lambda beaker: beaker.workload.get(full))
-    except BeakerError as error:
-        raise UsageError(
-            f"Beaker refuses experiment {name}: {error}\n  its specification is in {beaker_spec.FILE}"
-        ) from error
 
 
 # --- Cancelling ---------------------------------------------------------------------------------------

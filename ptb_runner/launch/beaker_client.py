@@ -116,18 +116,21 @@ class Account:
     def worded(self, error: BaseException) -> BaseException:
         """The error to raise for one of the client's."""
         import grpc
-        from beaker.exceptions import BeakerError, BeakerPermissionsError, BeakerServerError
+        from beaker import exceptions as known
         from requests.exceptions import RequestException
 
         code = error.code() if isinstance(error, grpc.Call) else None
         if code is grpc.StatusCode.UNAUTHENTICATED or (
-            isinstance(error, BeakerError) and str(error).startswith("[code=401]")
+            isinstance(error, known.BeakerError) and str(error).startswith("[code=401]")
         ):
             return UsageError(f"{self._address} refuses the token of {_file() or 'BEAKER_TOKEN'}\n  {_LOG_IN}")
-        if isinstance(error, BeakerPermissionsError):
+        if isinstance(error, known.BeakerPermissionsError):
             return UsageError(f"{self._address} does not allow it: {_said(error)}\n  ask for access, or choose another")
-        if isinstance(error, grpc.RpcError | RequestException | BeakerServerError):
+        if isinstance(error, grpc.RpcError | RequestException | known.BeakerServerError):
             return Silent(f"{self._address} failed: {_said(error)}\n  {self._whence}")
+        for_callers = (known.BeakerNotFoundError, known.BeakerNameConflictError, known.BeakerDatasetWriteError)
+        if isinstance(error, known.BeakerError) and not isinstance(error, for_callers):
+            return UsageError(f"{self._address} refuses: {_said(error)}\n  `dry_run=true` shows what is submitted")
         return error
 
     @cached_property

@@ -46,9 +46,7 @@ def _account(folder: Path) -> Account:
 
 def refresh(sweep: Path) -> dict[int, JobState]:
     """Where the experiment of each cell is, by the cell's number; results are brought as far as they can be seen."""
-    sweep = sweep.resolve()
-    folders = {int(path.parent.name): path.parent for path in sweep.glob("[0-9]*/launcher.json")}
-    folders = {key: one for key, one in sorted(folders.items()) if job.read(one).get("kind") == "beaker"}
+    folders = _submitted(sweep.resolve())
     open_ones = [one for one in folders.values() if not job.read(one).get("fetched_at")]
     known: dict[Path, tuple[Where, str]] = dict.fromkeys(folders.values(), (Where.lost, "its job is over"))
     known |= _look_at_all(open_ones)
@@ -56,6 +54,12 @@ def refresh(sweep: Path) -> dict[int, JobState]:
     for key, one in found.items():
         _note(folders[key], one)
     return found
+
+
+def _submitted(sweep: Path) -> dict[int, Path]:
+    """The folders of the cells that were submitted to Beaker, by number."""
+    found = sorted((int(path.parent.name), path.parent) for path in sweep.glob("[0-9]*/launcher.json"))
+    return {number: folder for number, folder in found if job.read(folder).get("kind") == "beaker"}
 
 
 def _look_at_all(folders: list[Path]) -> dict[Path, tuple[Where, str]]:
@@ -75,12 +79,12 @@ def _look(account: Account, folder: Path) -> tuple[Where, str]:
     """Where one cell is, and what is new of its results brought."""
     try:
         where, reason, jobs = _ask(account, folder)
-        results = job.read(folder).get("results")
-        if where is Where.lost and jobs:
+        record = job.read(folder)
+        if where is Where.lost and record["job_id"]:
             if not _bring_all(account, folder, jobs):
                 reason = f"{reason or 'exit code 0'}, and no results of its job are to be had here"
             job.record(folder, error=reason or None)
-        elif where is not Where.lost and (place := beaker_results.mounted(results)):
+        elif where is not Where.lost and (place := beaker_results.mounted(record["results"])):
             beaker_results.from_folder(place, folder, whole=False)
     except UsageError as error:
         return Where.unknown, str(error).splitlines()[0]
@@ -221,9 +225,7 @@ def notes(folder: Path) -> Iterator[str]:
     if not (folder / "sweep.yaml").exists():
         yield from _notes(folder)
         return
-    cells = [
-        path.parent for path in sorted(folder.glob("[0-9]*/launcher.json"), key=lambda path: int(path.parent.name))
-    ]
+    cells = list(_submitted(folder).values())
     calm = {cell for cell in cells if _is_calm(cell)} if len(cells) > _ROWS else set()
     yield f"group: {job.read(folder).get('group_link') or 'none yet'}"
     for cell in cells:
@@ -309,6 +311,8 @@ def logs(folder: Path, *, follow: bool, show: Callable[[str], None] = print) -> 
             for line in _lines(account, one, follow=follow):
                 show(line)
         if not follow or (where is Where.lost and number >= len(jobs)):
+            if not number:
+                print(f"no job has begun yet{f': {reason}' if reason else ''}", file=sys.stderr)
             return
         if where is Where.queued and reason not in ("", told):
             told = reason
