@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from ptb_runner import menu
-from ptb_runner.config import GROUPS, Option, judge_options, options
+from ptb_runner.config import BACKENDS, GROUPS, LAUNCHERS, SERVES, Option, judge_options, options
 
 # What keys look like: those in use begin so; others are long, of letters large and small and digits, or 32 hex digits.
 _KEY = re.compile(
@@ -118,7 +118,16 @@ def _bad_option(cause: OmegaConfBaseException, where: str) -> str:
     item = find(key)
     if item is None:
         return unknown_key(key, where)
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError) and (others := _choices_with(key)):
+        return f"{where}: {key}: what was chosen has no such option\n  type {' or '.join(others)} with it: {item.help}"
     return f"{where}: {key}: {str(cause.msg).splitlines()[0]}\n  {key} takes {item.allowed}: {item.help}"
+
+
+def _choices_with(key: str) -> list[str]:
+    """The choices of a group that have an option which others of it lack."""
+    group, _, name = key.partition(".")
+    kinds = {"backend": BACKENDS, "launcher": LAUNCHERS, "serve": SERVES}.get(group, {})
+    return [f"{group}={kind}" for kind, cls in kinds.items() if name in cls.__dataclass_fields__]
 
 
 def find(key: str) -> Option | None:

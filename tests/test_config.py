@@ -229,3 +229,12 @@ def test_help_and_errors_import_no_heavy_library(arguments, tmp_path):
     )
     assert done.stderr.endswith("|end")
     assert done.stderr.splitlines()[-1] == "|end"
+
+
+def test_an_option_of_another_choice_is_told_with_that_choice(ptb):
+    for typed_, hint in {
+        "serve.tp=4": "type serve=vllm with it: GPUs",
+        "podman.nested=true": "type backend=podman or backend=beaker with it",
+    }.items():
+        ran = ptb(typed_)
+        assert (ran.code, hint in ran.err, "Config'" in ran.err) == (2, True, False), ran.err
