@@ -9,7 +9,8 @@ from typing import override
 
 import pytest
 
-from ptb_runner.launch.copies import Copy, begin, mirror
+from ptb_runner.launch import away, shipping
+from ptb_runner.launch.copies import Copy, begin
 from ptb_runner.redact import Redactor
 
 
@@ -65,7 +66,7 @@ def test_a_hand_off_is_copied_once_its_trial_is_over(cell, tmp_path):
     for trial in ("hello__001", "hello__002"):
         (cell / "handoff" / trial).mkdir(parents=True)
         (cell / "handoff" / trial / "weights").touch()
-    mirror(cell, tmp_path / "copy")
+    Copy(cell, tmp_path / "copy").update()
     assert [path.name for path in (tmp_path / "copy" / "handoff").iterdir()] == ["hello__001"]
 
 
@@ -76,7 +77,7 @@ def test_what_is_no_file_is_passed_over(cell, tmp_path):
 
 def test_a_copy_goes_on_from_what_was_there_and_touches_only_what_changed(cell, tmp_path):
     copy = tmp_path / "copy"
-    mirror(cell, copy)
+    Copy(cell, copy).update()
     (copy / "left.txt").write_text("of an earlier runner")
     old = (copy / "status.json").stat().st_ino
     made = Copy(cell, copy)
@@ -105,3 +106,25 @@ def test_a_copy_that_somebody_removed_is_made_anew(cell, tmp_path):
     assert copy.update() == ["job/hello__001/result.json: No such file or directory"]
     assert copy.update() == []
     assert (copy.target / "job/hello__001/verifier/reward.txt").exists()
+
+
+def test_what_an_earlier_runner_saved_goes_over_what_was_submitted(cell, tmp_path):
+    """A trial that it had set aside does not come back, and neither do files of the try that was set aside."""
+    sweep, saved, folder = tmp_path / "sweep.yaml", tmp_path / "saved", tmp_path / "work" / "0"
+    sweep.write_text("cells: []")
+    (cell / "judge").mkdir()
+    (cell / "judge" / "prompt.txt").write_text("new in this submission")
+    shipping.pack(cell, sweep, tmp_path / "cell.tar")
+    for name, text in {"job/hello__001/result.json": "second try", "cell.yaml": "old", "status.json": "later"}.items():
+        (saved / name).parent.mkdir(parents=True, exist_ok=True)
+        (saved / name).write_text(text)
+    (saved / "job/.hello__001.copy.tmp").write_text("half")
+    away.unpack(tmp_path / "cell.tar", saved, folder)
+    files = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert files == {
+        "cell.yaml": "first",
+        "status.json": "later",
+        "job/hello__001/result.json": "second try",
+        "judge/prompt.txt": "new in this submission",
+    }
+    assert (folder.parent / "sweep.yaml").exists()

@@ -9,7 +9,8 @@ import tarfile
 import pytest
 
 from ptb_runner.doctor import compose_all
-from ptb_runner.launch import copies, modal, modal_image, shipping
+from ptb_runner.launch import modal, modal_image, shipping
+from ptb_runner.launch.copies import Copy
 
 
 @pytest.fixture
@@ -39,14 +40,14 @@ def test_a_cell_is_shipped_as_it_is_but_for_what_is_this_machines(folder, tmp_pa
 
 def test_a_copy_follows_its_source(folder, tmp_path):
     copy = tmp_path / "copy"
-    copies.mirror(folder, copy)
+    Copy(folder, copy).update()
     assert not (copy / "task").exists()  # it came with the submission
     assert (copy / "job" / "hello__001" / "result.json").read_text() == "{}"
     untouched = (copy / "handoff" / "weights").stat().st_ino
     (folder / "job" / "hello__001").rename(folder / "job" / "hello__002")
     (folder / "status.json").write_text("changed")
     (folder / ".status.json.7.tmp").write_text("half")
-    copies.mirror(folder, copy)
+    Copy(folder, copy).update()
     assert [path.name for path in (copy / "job").iterdir()] == ["hello__002"]
     assert (copy / "status.json").read_text() == "changed"
     assert not list(copy.glob(".*.tmp"))

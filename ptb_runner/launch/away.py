@@ -22,11 +22,12 @@ from typing import Any
 from ptb_runner.cell import mark, read_cell, read_json
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import job
-from ptb_runner.launch.copies import mirror
+from ptb_runner.launch.copies import NOT_COPIED
 from ptb_runner.redact import Redactor
 
 WORK = Path("/var/tmp/ptb-sweep")
 """The sweep's folder there: its cells are below it, like at home."""
+_TRIALS = ("job", "superseded", "regrading")  # between which an earlier runner may have moved some
 STOP_SEC = 60.0  # how long the runner may take to stop its trials
 
 
@@ -37,8 +38,16 @@ def unpack(archive: Path, saved: Path, folder: Path) -> None:
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="tar")
     (folder / "sweep.yaml").replace(folder.parent / "sweep.yaml")
-    if saved.is_dir():
-        mirror(saved, folder)
+    if not saved.is_dir():
+        return
+
+    def not_wanted(where: str, names: list[str]) -> list[str]:
+        here = NOT_COPIED if where == str(saved) else ()
+        return [name for name in names if name in here or name.endswith(".tmp")]
+
+    for name in _TRIALS:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    shutil.copytree(saved, folder, symlinks=True, dirs_exist_ok=True, ignore=not_wanted)
 
 
 def bring_states(places: Path, folder: Path) -> None:

@@ -95,11 +95,6 @@ class Copy:
             del self._copied[name]
 
 
-def mirror(source: Path, target: Path) -> None:
-    """Make one folder hold what another does, but for what a run does not change."""
-    Copy(source, target).update()
-
-
 def begin(copy: Copy) -> list[str]:
     """The first copy, which is there when it is whole, and not before: a later runner goes on from it."""
     if copy.target.exists():

@@ -213,9 +213,8 @@ def test_what_the_runner_finds_lacking_is_the_reason(submit):
 
 def test_a_commit_is_cloned_instead_of_a_wheel(submit):
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    submitted = submit(
-        "benchmark=hello", "agent=oracle", env={"PTB_GIT_URL": str(ROOT), "PTB_GIT_COMMIT": commit.strip()}
-    )
+    source = {"PTB_GIT_URL": str(ROOT), "PTB_GIT_COMMIT": commit.strip()}
+    submitted = submit("benchmark=hello", *agent("Honest"), env=source)  # an agent that is in the repository only
     job = submitted.over()
     assert job["exit_code"] == 0, job["log"]
     assert submitted.cell.outcomes == ["scored"]
