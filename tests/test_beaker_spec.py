@@ -13,7 +13,7 @@ from beaker import BeakerExperimentSpec, BeakerRetrySpec, BeakerTaskResources
 from ptb_runner import plan
 from ptb_runner.config import ServeConfig, VllmServeConfig, without_secrets
 from ptb_runner.doctor import compose
-from ptb_runner.launch import beaker_spec, shipping
+from ptb_runner.launch import beaker_client, beaker_spec, shipping
 from ptb_runner.launch.beaker_spec import Shipped, Source
 
 MODEL = ("model=hf", "model.id=allenai/open_instruct_dev", "model.revision=sft_qwen3_4b_tmax_4node")
@@ -192,6 +192,16 @@ def test_a_configuration_file_that_is_not_there_does_not_mean_production(ptb, mo
         "error: BEAKER_CONFIG=/nowhere/config.yml: no such file\n  name Beaker's configuration file, or unset it\n",
     )
     assert not list(Path.cwd().rglob("cell.yaml"))
+
+
+@pytest.mark.parametrize("text", ["", "foo: 1", "user_token: [", "user_token: ''"])
+def test_a_configuration_file_without_a_token_is_told(tmp_path, monkeypatch, text):
+    (tmp_path / "config.yml").write_text(text)
+    monkeypatch.setenv("BEAKER_CONFIG", str(tmp_path / "config.yml"))
+    first, then = (beaker_client.problem() or "").splitlines()
+    assert first.startswith(f"{tmp_path / 'config.yml'}: not usable for Beaker: ")
+    assert "__init__" not in first
+    assert "beaker configure" in then
 
 
 def test_a_wheel_holds_the_program_and_is_the_same_each_time(tmp_path):

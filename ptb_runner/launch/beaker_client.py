@@ -48,7 +48,8 @@ def problem() -> str | None:
     try:
         _config()
     except Exception as error:
-        return f"{_file() or 'BEAKER_TOKEN'}: not usable for Beaker: {_said(error)}\n  {_LOG_IN}"
+        said = "it has no user_token" if isinstance(error, AttributeError | TypeError) else _said(error)
+        return f"{_file() or 'BEAKER_TOKEN'}: not usable for Beaker: {said}\n  {_LOG_IN}"
     return None
 
 

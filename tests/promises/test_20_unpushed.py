@@ -108,3 +108,14 @@ def test_nothing_is_submitted(beaker_cells, checkout):
     assert (ran.code, "what is not committed would not run: ptb_runner/file" in ran.err) == (2, True)
     assert not beaker_cells.sweep.exists()
     assert beaker_cells.server.calls("CreateExperiment") == before
+
+
+@pytest.mark.beaker
+def test_a_pushed_commit_is_what_the_experiment_names(beaker_cells, checkout):
+    assert beaker_cells.submit("launcher.code=git").code == 0
+    (experiment,) = beaker_cells.experiments()
+    given = {one["name"]: one.get("value") for one in experiment["spec"]["tasks"][0]["envVars"]}
+    assert (given["PTB_GIT_URL"], given["PTB_GIT_COMMIT"]) == (
+        git(checkout, "remote", "get-url", "origin"),
+        git(checkout, "rev-parse", "HEAD"),
+    )
