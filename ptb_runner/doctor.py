@@ -53,7 +53,7 @@ def fix(overrides: list[str]) -> tuple[str, list[Check]]:
     if config.backend.kind != "podman":
         hint = "backend=podman is the one that needs a machine set up"
         raise UsageError(f"ptb doctor --fix: there is nothing to set up for backend={config.backend.kind}\n  {hint}")
-    setup = podman.set_up(config)
+    setup = podman.set_up(config)  # whose service goes on, for the shell that takes the exports
     return setup.commands, [Check(*found) for found in (*setup.steps, *podman.checks(config))]
 
 

@@ -383,6 +383,7 @@ def test_a_cap_on_gpu_hours_counts_the_server(ptb, fake, task):
     assert "limits.max_gpu_hours=1e-06 reached" in ran.out
 
 
+@pytest.mark.serve
 def test_hours_of_an_earlier_run_count_and_rescoring_keeps_them(ptb, fake, task):
     fake(die_at=2)
     chosen = ("benchmark=task", task, *MODEL, *VLLM, *agent("Asks"), "hydra.run.dir=one", "backend.usd_per_gpu_hour=9")
