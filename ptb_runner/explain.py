@@ -15,7 +15,7 @@ from ptb_runner.config import BACKENDS, GROUPS, LAUNCHERS, SERVES, Option, judge
 
 # What keys look like: those in use begin so; others are long, of letters large and small and digits, or 32 hex digits.
 _KEY = re.compile(
-    r"(?<![\w-])(?:sk[-_]|[rp]k_|a[ks]-|hf_|gsk_|xai-|nvapi-|xox\w-|gh\w_|github_pat_|AIza|AKIA|eyJ)"
+    r"(?<![\w-])(?:sk[-_]|[rp]k_|a[ks]-|hf_|gsk_|xai-|nvapi-|xox\w-|gh\w_|github_pat_|glpat-|dckr_|AIza|AKIA|eyJ)"
     r"(?=[\w.-]*\d)[\w.-]{8,}"
     r"|\b(?=\d*[A-Za-z])(?=[A-Za-z]*\d)(?=[A-Z\d]*[a-z])(?=[a-z\d]*[A-Z])[A-Za-z\d]{24,}\b"
     r"|\b[\da-f]{32}\b"

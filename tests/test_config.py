@@ -129,7 +129,10 @@ def test_a_key_that_was_pasted_is_not_repeated(ptb, mistake):
     assert list(Path.cwd().iterdir()) == []
 
 
-@pytest.mark.parametrize("key", ["hf_AbCdEfGh12345678", "AIzaSyA-1234567890", "9fK2mQ7xWz4LpR8vTn3BcY6d", "0af3" * 8])
+@pytest.mark.parametrize(
+    "key",
+    ["hf_AbCdEfGh12345678", "AIzaSyA-1234567890", "dckr_pat_a1-b2_c3d4", "9fK2mQ7xWz4LpR8vTn3BcY6d", "0af3" * 8],
+)
 def test_what_looks_like_a_key_is_masked(key):
     assert masked(f"agent.env_vars={key}: no") == "agent.env_vars=(a key?): no"
 

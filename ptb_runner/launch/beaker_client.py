@@ -124,7 +124,8 @@ class Account:
         if code is grpc.StatusCode.UNAUTHENTICATED or (
             isinstance(error, known.BeakerError) and str(error).startswith("[code=401]")
         ):
-            return UsageError(f"{self._address} refuses the token of {_file() or 'BEAKER_TOKEN'}\n  {_LOG_IN}")
+            whose = "BEAKER_TOKEN" if "BEAKER_TOKEN" in os.environ else _file()  # the variable wins over the file
+            return UsageError(f"{self._address} refuses the token of {whose}\n  {_LOG_IN}")
         if isinstance(error, known.BeakerPermissionsError):
             return UsageError(f"{self._address} does not allow it: {_said(error)}\n  ask for access, or choose another")
         if isinstance(error, grpc.RpcError | RequestException | known.BeakerServerError):

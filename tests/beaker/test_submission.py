@@ -145,7 +145,7 @@ def test_an_address_where_nobody_is_is_given_up_in_time(beaker_cells, tmp_path, 
 def test_a_bad_token_is_told_as_that(beaker_cells, monkeypatch):
     monkeypatch.setenv("BEAKER_TOKEN", "no-token-of-anybody")
     ran = beaker_cells.submit()
-    assert (ran.code, "refuses the token" in ran.err, "beaker configure" in ran.err) == (2, True, True)
+    assert (ran.code, "refuses the token of BEAKER_TOKEN" in ran.err, "beaker configure" in ran.err) == (2, True, True)
     assert "no-token-of-anybody" not in ran.err
 
 
