@@ -219,10 +219,16 @@ def run(folder: Path, prepared: list[Cell]) -> int:
     from ptb_runner import display, terminal
     from ptb_runner.results.collect import collect
 
-    out = terminal.console()
-    ended = launcher.launch(folder, prepared, out)
+    out, where = terminal.console(), terminal.shown(folder)
+    try:
+        ended = launcher.launch(folder, prepared, out)
+    except (KeyboardInterrupt, UsageError):
+        if prepared[0].config.launcher.kind in launcher.IN_JOBS:
+            left = "jobs that were submitted go on, and others may be missing"
+            out.print(f"{left}; next: ptb status {where}, ptb stop or ptb resume", markup=False)
+        raise
     if ended is launcher.Ended.detached:
-        out.print(f"the jobs go on; next: ptb status {terminal.shown(folder)} or ptb stop {terminal.shown(folder)}")
+        out.print(f"the jobs go on; next: ptb status {where} or ptb stop {where}", markup=False)
         return 0
     collected = collect(folder)
     display.print_sweep(folder, collected, out)

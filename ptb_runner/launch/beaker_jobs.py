@@ -257,7 +257,7 @@ def _whereabouts(record: dict[str, Any]) -> Iterator[str]:
     elif record.get("fetched_at"):
         seen = f"{record['results']} is not mounted here, and " if record.get("results") else ""
         yield f"  results: none here: {seen}its jobs left no result dataset"
-    elif record.get("results") and not beaker_results.mounted(record["results"]):
+    elif record.get("job_id") and record.get("results") and not beaker_results.mounted(record["results"]):
         yield f"  results: in {record['results']}, not mounted here; brought when its job is over"
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ptb_runner.explain import UsageError
+from ptb_runner.launch import beaker
 from tests.beaker_cells_kit import CELL, HERE
 from tests.beaker_kit import config_for
 
@@ -93,6 +95,26 @@ def test_a_runner_killed_while_it_submitted_finds_its_experiment_again(beaker_ce
     assert beaker_cells.record(0)["job_id"] == beaker_cells.experiments()[0]["id"]
     beaker_cells.ptb("resume", beaker_cells.sweep)
     assert len(beaker_cells.experiments()) == 1
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (UsageError("no answer"), 2)])
+def test_a_submission_that_breaks_off_says_that_jobs_go_on(beaker_cells, monkeypatch, error, code):
+    create = beaker._create
+
+    def only_the_first(account, name, spec):
+        if name.endswith("-1-1"):
+            raise error
+        return create(account, name, spec)
+
+    monkeypatch.setattr(beaker, "_create", only_the_first)
+    ran = beaker_cells.submit("seed=1,2")
+    assert ran.code == code
+    assert "jobs that were submitted go on, and others may be missing" in ran.out
+    assert f"next: ptb status {beaker_cells.sweep}, ptb stop or ptb resume" in ran.out
+    assert len(beaker_cells.experiments()) == 1
+    notes = beaker_cells.ptb("status", beaker_cells.sweep).out
+    assert "cell 1: not submitted" in notes
+    assert notes.count("not mounted here") == 1
 
 
 # --- Secrets ------------------------------------------------------------------------------------------
