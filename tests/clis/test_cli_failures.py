@@ -89,23 +89,28 @@ def test_a_cli_that_waits_for_an_llm_that_is_not_there_is_ended(agent, ptb, llm)
     assert not (only_cell().folder / "superseded").exists()
 
 
-def test_opencode_that_takes_any_answer_for_its_llms_is_told_apart(ptb, llm, tmp_path):
-    """A server that is none, such as a proxy's page: it asks again and again, and calls nothing an error."""
-    with page_server() as url:
-        elsewhere = (f"agent.base_url={url}/v1", "agent.first_answer_min=0.3")
-        ptb("benchmark=hello", *talking_to(llm, "x", "opencode"), *in_bubblewrap(), *elsewhere)
-    assert only_cell().trial()["error"]["type"] == "LlmSilentError"
+@pytest.mark.parametrize(
+    ("agent", "kind", "page"),
+    [("opencode", "text/html", b"<html>Welcome</html>"), ("gemini-cli", "text/event-stream", b"")],
+)
+def test_a_cli_that_takes_any_page_for_its_llms_answer_is_told_apart(agent, kind, page, ptb, llm):
+    """From a proxy, say: OpenCode asks again and again and calls nothing an error, Gemini CLI ends well."""
+    with serving_page(kind, page) as url:
+        elsewhere = (f"agent.base_url={url}/v1", "agent.first_answer_min=0.5")
+        ptb("benchmark=hello", *talking_to(llm, "x", agent), *in_bubblewrap(), *elsewhere)
+    trial = only_cell().trial()
+    assert (trial["outcome"], trial["error"]["type"]) == ("infra_error", "LlmSilentError")
 
 
 @contextlib.contextmanager
-def page_server() -> Iterator[str]:
+def serving_page(kind: str, page: bytes) -> Iterator[str]:
     class Page(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             self.send_response(200)
-            self.send_header("content-type", "text/html")
+            self.send_header("content-type", kind)
             self.end_headers()
-            self.wfile.write(b"<html>Welcome</html>")
+            self.wfile.write(page)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
