@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import trustme
+
+from tests.fakes import loopback
 
 
 class Proxy(ThreadingHTTPServer):
@@ -63,7 +64,5 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(pages: dict[str, bytes], folder: Path) -> Iterator[Proxy]:
     """A proxy with these pages, by path."""
-    with Proxy(pages, folder) as proxy:
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    with loopback.running(Proxy(pages, folder)) as proxy:
         yield proxy
-        proxy.shutdown()
