@@ -125,7 +125,7 @@ def test_stop_cancels_and_waits(beaker_cells):
 
 def test_beaker_that_does_not_answer_is_no_lost_cell(beaker_cells):
     beaker_cells.jobs_do("--waits")
-    assert beaker_cells.submit("launcher.answer_sec=1").code == 0
+    assert beaker_cells.submit("launcher.answer_sec=4").code == 0
     beaker_cells.wait_until_at_work()
     beaker_cells.ptb("status", beaker_cells.sweep)
     beaker_cells.server.fail("*", times=-1)
@@ -173,7 +173,7 @@ def test_a_log_is_followed_from_one_attempt_to_the_next(beaker_cells):
 
 def test_the_log_of_a_beaker_that_is_gone_ends(beaker_cells):
     beaker_cells.jobs_do("--waits")
-    assert beaker_cells.submit("launcher.answer_sec=1").code == 0
+    assert beaker_cells.submit("launcher.answer_sec=4").code == 0
     beaker_cells.wait_until_at_work()
     timer = threading.Timer(1.0, lambda: beaker_cells.server.fail("*", times=-1))
     timer.start()

@@ -70,7 +70,7 @@ def test_what_is_there_is_not_uploaded_again(beaker_cells):
 
 def test_an_upload_that_was_broken_off_is_completed(beaker_cells):
     beaker_cells.server.fail("PutFile", status="503", times=-1)
-    ran = beaker_cells.submit("launcher.answer_sec=3")
+    ran = beaker_cells.submit("launcher.answer_sec=4")
     assert (ran.code, "does not answer within" in ran.err or "failed" in ran.err) == (2, True), ran.out + ran.err
     assert beaker_cells.experiments() == []
     beaker_cells.server.mend()
