@@ -51,8 +51,9 @@ refresh, bring, logs, notes = beaker_jobs.refresh, beaker_jobs.bring, beaker_job
 def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
     """Submit what is not over, and wait for it unless `launcher.wait=false`; Ctrl-C leaves or cancels the jobs."""
     poll_sec, numbers = beaker_spec.settings(cells[0].config).poll_sec, [submitted.number(cell) for cell in cells]
-    for line in submit(sweep, cells):
-        out.print(line, markup=False)
+    with submitted.alone(sweep):
+        for line in submit(sweep, cells):
+            out.print(line, markup=False)
     return submitted.attend(
         sweep, cells, out, lambda: submitted.wait(sweep, cells, poll_sec, refresh), lambda: cancel(sweep, numbers)
     )

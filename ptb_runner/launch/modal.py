@@ -40,7 +40,8 @@ _OVERHEAD_SEC = 900  # of a function's time, for what is not the cell's: stoppin
 def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
     """Submit what is not over, and wait for it unless `launcher.wait=false`; Ctrl-C leaves or cancels the calls."""
     poll_sec, numbers = _settings(cells[0].config).poll_sec, [submitted.number(cell) for cell in cells]
-    submit(sweep, cells)
+    with submitted.alone(sweep):
+        submit(sweep, cells)
     return submitted.attend(
         sweep, cells, out, lambda: submitted.wait(sweep, cells, poll_sec, refresh), lambda: cancel(sweep, numbers)
     )

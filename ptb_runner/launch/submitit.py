@@ -29,7 +29,8 @@ def launch(sweep: Path, cells: list[Cell], out: Console) -> Ended:
     assert isinstance(settings, SlurmConfig | SubmititLocalConfig)
     poll_sec = settings.poll_sec if isinstance(settings, SlurmConfig) else _LOCAL_POLL_SEC
     numbers = [submitted.number(cell) for cell in cells]
-    submit(sweep, cells)
+    with submitted.alone(sweep):
+        submit(sweep, cells)
     return submitted.attend(sweep, cells, out, lambda: wait(sweep, cells, poll_sec), lambda: cancel(sweep, numbers))
 
 

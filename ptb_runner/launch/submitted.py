@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,25 @@ from ptb_runner.launch.states import WAITED_FOR, JobState, Where
 
 type Refresh = Callable[[Path], dict[int, JobState]]
 """Asks how the jobs of a sweep are, and keeps their cells' status true."""
+
+
+@contextlib.contextmanager
+def alone(sweep: Path) -> Iterator[None]:
+    """Hold a sweep while its cells are submitted: of two at once, each would give the same cells jobs.
+
+    Raises UsageError when another process submits them.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(sweep / ".submit.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UsageError(f"{sweep}: another process submits its cells just now\n  ptb status {sweep}") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def number(cell: Cell) -> int:

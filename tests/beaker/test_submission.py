@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -115,6 +117,21 @@ def test_a_submission_that_breaks_off_says_that_jobs_go_on(beaker_cells, monkeyp
     notes = beaker_cells.ptb("status", beaker_cells.sweep).out
     assert "cell 1: not submitted" in notes
     assert notes.count("not mounted here") == 1
+
+
+def test_a_sweep_that_is_being_submitted_is_not_submitted_by_another(beaker_cells, monkeypatch):
+    create, others = beaker._create, []
+
+    def while_another_comes(account, name, spec):
+        others.append(subprocess.run(resume, capture_output=True, text=True, timeout=100))
+        return create(account, name, spec)
+
+    resume = [sys.executable, "-m", "ptb_runner", "resume", str(beaker_cells.sweep)]
+    monkeypatch.setattr(beaker, "_create", while_another_comes)
+    assert beaker_cells.submit().code == 0
+    (other,) = others
+    assert (other.returncode, "another process submits its cells just now" in other.stderr) == (2, True), other
+    assert len(beaker_cells.experiments()) == 1
 
 
 # --- Secrets ------------------------------------------------------------------------------------------
