@@ -54,9 +54,17 @@ class VllmServeConfig(ServedConfig):
     version: str = option("0.19.1", "Version of vLLM, run through uvx.")
     command: list[str] = option([], "What is run instead of `uvx vllm==VERSION serve`; gets the same arguments.")
     tokenizer_revision: str | None = option(None, "Revision of the tokenizer; null: the model's.")
-    tp: int = option(1, "GPUs over which a copy of the model is split.", least=1, result=False)
+    tp: int = option(
+        1, "GPUs over which a copy of the model is split; with launcher=beaker launcher.gpus.", least=1, result=False
+    )
     dp: int = option(1, "Copies of the model, each on GPUs of its own.", least=1, result=False)
-    port: int | None = option(None, "Port it listens at; null: a free one.", least=1, most=65535, result=False)
+    port: int | None = option(
+        None,
+        "Port it listens at; null: a free one. With launcher=beaker launcher.port.",
+        least=1,
+        most=65535,
+        result=False,
+    )
     address: str | None = option(
         None, "Name or address by which sandboxes reach this machine; null: as the backend has it.", result=False
     )
