@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from ptb_runner.explain import UsageError
 from ptb_runner.launch import slurm as clients
 from ptb_runner.launch import submitit
 from tests.launch_kit import HONEST, waits
@@ -148,6 +149,6 @@ def test_an_unknown_partition_and_what_sbatch_refuses(make_sweep, bare_slurm):
     assert submitit.problems(config.launcher, [config]) == [
         "launcher.partition=gpu: no such partition\n  it is one of: main"
     ]
-    with pytest.raises(submitit.UsageError, match=r"sbatch refused 1 cells: .*invalid partition"):
+    with pytest.raises(UsageError, match=r"sbatch refused 1 cells: .*invalid partition"):
         submitit.submit(sweep.folder, sweep.cells)
     assert sweep.where == {0: "lost"}
