@@ -1,15 +1,19 @@
 """The machine that a job finds itself on: this one, in namespaces of its own, written to through an overlay.
 
-It is as awkward as the real thing: no CAP_NET_ADMIN, /proc/sys is read-only, there is no systemd, the job's command is
-process 1. podman has a storage of its own in it, below which the images of this machine can be seen.
+It is as awkward as the real thing: root is so in a user namespace only, and without CAP_NET_ADMIN; /proc/sys is
+read-only, so that no fresh /proc may be mounted; there is no systemd; the job's command is process 1. podman has a
+storage of its own in it, below which the images of this machine can be seen.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +28,7 @@ additionalimagestores=["/var/lib/host-images"]
 """
 _HOST_IMAGES = Path("/var/lib/containers/storage")
 _NODES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
+_IDS = 65536
 _IMAGE_VARIABLES = ("UV_", "PIP_", "SSL_", "PATH")  # what an image for this network would have
 # Installing and compiling the same packages for every job would take most of the time.
 COMPILED = "/var/cache/compiled"
@@ -44,10 +49,9 @@ class Node:
             (self.folder / name).mkdir(parents=True)
         if _HOST_IMAGES.is_dir():
             (self.folder / "upper/etc/containers/storage.conf").write_text(_STORAGE)
-        begin = f"exec setpriv --bounding-set -net_admin --inh-caps -net_admin {shlex.join(command)}"
-        script = "\n".join(["set -e", *self._mounts(), *self._enter(), begin])
+        script = "\n".join(["set -e", *self._mounts(), *self._enter(), f"exec {shlex.join(_restricted(command))}"])
         image = {name: value for name, value in os.environ.items() if name.startswith(_IMAGE_VARIABLES)}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "bash", "-c", script],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -56,6 +60,8 @@ class Node:
             cwd="/",
             start_new_session=True,
         )
+        threading.Thread(target=_give_ids, args=(process,), daemon=True).start()
+        return process
 
     def _mounts(self) -> Iterator[str]:
         root = shlex.quote(str(self.folder / "root"))
@@ -84,6 +90,26 @@ class Node:
 
     def _enter(self) -> Iterator[str]:
         yield "mkdir -p .old; pivot_root . .old; umount -l /.old; cd /"
+
+
+def _restricted(command: list[str]) -> list[str]:
+    """The command in a user namespace, once ids have been given to it from outside."""
+    wait = "until read -r ids < /proc/self/uid_map; do sleep 0.01; done"
+    drop = ["setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin", *command]
+    return ["unshare", "--user", "--mount", "bash", "-c", f"{wait}; exec {shlex.join(drop)}"]
+
+
+def _give_ids(process: subprocess.Popen[bytes]) -> None:
+    """All ids mean the same in a job's user namespace, as soon as it has one."""
+    here = os.readlink("/proc/self/ns/user")
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            first = first_process(process.pid)
+            if first and os.readlink(f"/proc/{first}/ns/user") != here:
+                for name in ("gid_map", "uid_map"):
+                    Path(f"/proc/{first}/{name}").write_text(f"0 0 {_IDS}\n")
+                return
+        time.sleep(0.01)
 
 
 def first_process(unshare: int) -> int | None:
