@@ -48,3 +48,32 @@ def test_a_checkpoint_is_evaluated_on_a_dataset_by_one_command(beaker_server, re
     assert json.loads((run / "metrics.json").read_text())["mean_reward"] == 1.0
     assert "loading org/tiny" in ptb("logs", run, "--serve").out
     assert "2/2 planned trials scored" in ptb("logs", run).out
+
+
+def test_a_stopped_cell_is_resumed_by_another_experiment_and_repeats_nothing(beaker_cells):
+    podman_kit.make_image()
+    command = "printf ok > answer.txt"
+    stays = f"while [ ! -e /gate/gate ]; do sleep 0.1; done; {command}"
+    waits = agent("Scripted", command=command, by_attempt={2: stays})
+    there = (
+        "backend=beaker",
+        f"backend.image={IMAGE}",
+        "serve=none",
+        "backend.run_args=[-v,/weka/oe-adapt-default:/gate]",
+    )
+    beaker_cells.server.mend()  # jobs run their own commands
+    ran = beaker_cells.submit("benchmark=hello", *there, *waits, "attempts=2", "concurrency=1", "launcher.sync_sec=0.5")
+    assert ran.code == 0, ran.err
+    place = beaker_cells.server.folder / beaker_cells.record(0)["results"].lstrip("/") / "cell"
+    first = place / "job" / "hello__001" / "result.json"
+    beaker_cells.server.wait_for(lambda _: first.exists() and "agent" in (place / "status.json").read_text(), 120)
+    assert beaker_cells.ptb("stop", beaker_cells.sweep).code == 0
+    here = beaker_cells.sweep / "0" / "job" / "hello__001" / "result.json"
+    assert (beaker_cells.state(), here.read_bytes()) == ("cancelled", first.read_bytes())
+    beaker_cells.open_gate()
+    assert beaker_cells.ptb("resume", beaker_cells.sweep).code == 0
+    beaker_cells.server.wait_for(lambda _: beaker_cells.jobs()[-1]["finalized"], 120)
+    collected = beaker_cells.ptb("collect", beaker_cells.sweep)
+    assert "2/2 planned trials scored" in collected.out, beaker_cells.jobs()[-1]["log"]
+    assert here.read_bytes() == first.read_bytes()
+    assert [one["name"][-3:] for one in beaker_cells.experiments()] == ["0-1", "0-2"]
