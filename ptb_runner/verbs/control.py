@@ -38,6 +38,8 @@ def resume(arguments: list[str]) -> int:
         return sweep.run(folder, found)
     if at_work:
         raise UsageError(f"{folder}: its runner is at work elsewhere\n  ptb status {folder}")
+    if found[0].config.launcher.kind in launch.IN_JOBS and (folder.parent / "sweep.yaml").exists():
+        return sweep.run(folder.parent, found)
     log_to(folder)
     return carry_on(folder)
 

@@ -134,6 +134,17 @@ def test_a_sweep_that_is_being_submitted_is_not_submitted_by_another(beaker_cell
     assert len(beaker_cells.experiments()) == 1
 
 
+def test_one_cell_that_is_resumed_goes_to_beaker_too(beaker_cells):
+    beaker_cells.server.hold("no room")
+    assert beaker_cells.submit("seed=1,2").code == 0
+    assert beaker_cells.ptb("stop", beaker_cells.sweep / "1").code == 0
+    beaker_cells.server.release()
+    before = beaker_cells.record(1)["job_id"]
+    ran = beaker_cells.ptb("resume", beaker_cells.sweep / "1")
+    assert beaker_cells.record(1)["job_id"] != before, ran.out + ran.err
+    assert len(beaker_cells.experiments()) == 3
+
+
 # --- Secrets ------------------------------------------------------------------------------------------
 
 
