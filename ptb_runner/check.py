@@ -356,7 +356,9 @@ def _benchmark(cell: Config) -> Iterator[str]:
         yield f"{' and '.join(given)} are both set\n  a task is a folder as it is, a dataset's, or rendered from layers"
     if not given:
         asked = (
-            "dataset=NAME@VERSION, a Harbor dataset" if benchmark.id == "dataset" else "path=DIR, a Harbor task folder"
+            "dataset=NAME@VERSION, a Harbor dataset, or benchmark.path=DIR, a folder of tasks"
+            if benchmark.id == "dataset"
+            else "path=DIR, a Harbor task folder"
         )
         yield f"benchmark.{asked.partition('=')[0]}: needs a value\n  type benchmark.{asked}"
     yield from dataset.problems(benchmark)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ptb_runner.config import (
     Auth,
+    BeakerLauncherConfig,
     Config,
     ExternalServeConfig,
     Kind,
@@ -220,7 +221,7 @@ def machine_problems(config: Config, here: bool = False) -> list[str]:
     serve = config.serve
     if not isinstance(serve, VllmServeConfig) or (config.launcher.kind in _ELSEWHERE and not here):
         return []
-    return [*_program_problems(serve), *_port_problems(serve), *_gpu_problems(config, serve)]
+    return [*_program_problems(serve), *_port_problems(config, serve), *_gpu_problems(config, serve)]
 
 
 def _program_problems(serve: VllmServeConfig) -> Iterator[str]:
@@ -232,9 +233,11 @@ def _program_problems(serve: VllmServeConfig) -> Iterator[str]:
         yield f"serve.command: there is no program {program}\n  {fix}"
 
 
-def _port_problems(serve: VllmServeConfig) -> Iterator[str]:
+def _port_problems(config: Config, serve: VllmServeConfig) -> Iterator[str]:
     if serve.port and not _is_free(serve.port):
-        yield f"serve.port={serve.port}: is taken on this machine\n  leave it out, and a free one is taken"
+        given = isinstance(config.launcher, BeakerLauncherConfig) and serve.port == config.launcher.port
+        fix = "type another launcher.port" if given else "leave it out, and a free one is taken"
+        yield f"serve.port={serve.port}: is taken on this machine\n  {fix}"
 
 
 def _gpu_problems(config: Config, serve: VllmServeConfig) -> Iterator[str]:

@@ -151,6 +151,7 @@ def test_a_commit_to_clone_is_named(make):
         (["launcher.env.MY_TOKEN=abc"], "type launcher.beaker_secrets.MY_TOKEN=SECRET"),
         (["launcher.timeout_hours=0.1"], "too short for one trial, which may take 0.2 h"),
         (["launcher.timeout_hours=0"], "takes a number above 0"),
+        (["launcher.min_runtime_hours=48"], "type at most launcher.timeout_hours=24"),
         (["launcher.priority=soon"], "launcher.priority takes low | normal | high | urgent | immediate"),
         (["serve=external", "serve.base_url=http://127.0.0.1:8000/v1"], "a Beaker job is on another machine"),
         (["agent=codex", "agent.model=null", "agent.auth=subscription"], "type agent.auth=api_key"),

@@ -249,6 +249,11 @@ def _job(config: Config, launcher: BeakerLauncherConfig) -> Iterator[str]:
             f"launcher.timeout_hours={hours:g}: too short for one trial, which may take {longest:g} h\n"
             f"  type launcher.timeout_hours={math.ceil(longest + config.benchmark.build_hours)} or more, or null"
         )
+    if hours is not None and (launcher.min_runtime_hours or 0.0) > hours:
+        yield (
+            f"launcher.min_runtime_hours={launcher.min_runtime_hours:g}: longer than a job may last\n"
+            f"  type at most launcher.timeout_hours={hours:g}"
+        )
     if keys.login_file(config.agent):
         yield (
             f"agent.auth=subscription: the login of {config.agent.id} is a file of this machine\n"
