@@ -206,7 +206,7 @@ def _code(account: Account, sweep: Path, cells: list[Config], source: Source | N
     shutil.copyfile(TEMPLATES / "beaker" / "entry.sh", place / "entry.sh")
     if source is None:
         shipping.wheel(frozen.freeze(sweep, cells), place)
-        extras = ["modal"] if any(cell.backend.kind == "modal" for cell in cells) else []
+        extras = {"modal" if cell.backend.kind == "modal" else "podman" for cell in cells}
         (place / "requirements.txt").write_text("\n".join(shipping.pins(*extras)) + "\n")
     return _dataset(account, f"ptb-code-{content_hash(place)[:16]}", sorted(place.iterdir()))
 

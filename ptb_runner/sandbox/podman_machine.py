@@ -163,7 +163,7 @@ def compose_reasons(task_dir: Path, *, here: bool = True) -> list[str]:
         reasons.append("network_mode 'allowlist': not enforced for compose tasks")
     if here and version("podman-compose") < OLDEST_COMPOSE and not shutil.which("docker-compose"):
         needed = ".".join(map(str, OLDEST_COMPOSE))
-        reasons.append(f"compose tasks need podman-compose {needed} first on PATH: pip install podman-compose")
+        reasons.append(f"compose tasks need podman-compose {needed} first on PATH: pip install 'ptb-runner[podman]'")
     return reasons
 
 

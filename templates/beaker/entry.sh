@@ -77,7 +77,7 @@ install_commit() {
         fail "$PTB_GIT_URL: commit $PTB_GIT_COMMIT cannot be fetched: $(said)" \
             "is it pushed, and may the job read the repository? Or type launcher.code=wheel"
     git checkout --quiet FETCH_HEAD
-    UV_PROJECT_ENVIRONMENT="$home/venv" quietly uv sync --quiet --frozen --no-dev --extra modal || no_program
+    UV_PROJECT_ENVIRONMENT="$home/venv" quietly uv sync --quiet --frozen --no-dev --extra modal --extra podman || no_program
     cd /
 }
 

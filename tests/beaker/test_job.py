@@ -23,7 +23,7 @@ from tests import launch_kit
 from tests.fakes.beaker_server.handle import BeakerServer
 from tests.fakes.separate import ROOT
 from tests.podman import podman_kit
-from tests.podman.podman_kit import IMAGE
+from tests.podman.podman_kit import ASK, COMPOSE, IMAGE, TWO_CONTAINERS
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, Cell, agent, make_task
 
 pytestmark = pytest.mark.beaker
@@ -47,7 +47,7 @@ def code(running_beaker, tmp_path_factory) -> str:
     (folder / "shipped").mkdir()
     shipping.wheel(frozen.freeze(folder, [config]), folder / "shipped")
     shutil.copy(TEMPLATES / "beaker" / "entry.sh", folder / "shipped")
-    (folder / "shipped" / "requirements.txt").write_text("\n".join(shipping.pins("modal")))
+    (folder / "shipped" / "requirements.txt").write_text("\n".join(shipping.pins("podman")))
     with Beaker.from_env(check_for_upgrades=False) as client:
         return client.dataset.create(f"code-{uuid.uuid4().hex}", folder / "shipped").id
 
@@ -158,6 +158,16 @@ def test_an_agent_asks_the_model_that_the_job_serves(submit, tmp_path):
     assert job["exit_code"] == 0, job["log"]
     assert submitted.cell.outcomes == ["scored"] * 2
     assert "loading org/tiny" in (submitted.cell.folder / "serve.log").read_text()
+
+
+def test_a_task_of_several_containers(submit, tmp_path):
+    test = '[ "$(cat /root/answer.txt)" = from-web ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt'
+    task = make_task(tmp_path / "two", test, TWO_CONTAINERS)
+    (task / "environment" / "docker-compose.yaml").write_text(COMPOSE)
+    submitted = submit("benchmark=task", f"benchmark.path={task}", *agent("Scripted", command=ASK))
+    job = submitted.over()
+    assert job["exit_code"] == 0, job["log"]
+    assert submitted.cell.trial()["reward"] == 1
 
 
 @pytest.mark.parametrize("how", ["preempt", "kill"])

@@ -50,3 +50,30 @@ def dockerfile_task(folder: Path, dockerfile: str, test: str, toml: str = TASK_T
 
 def podman_calls(log: Path) -> list[list[str]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+# --- A task of two containers -------------------------------------------------------------------------
+
+COMPOSE = f"""
+services:
+  main: {{image: "{IMAGE}", command: [sh, -c, sleep infinity], depends_on: [web]}}
+  web:
+    image: "{IMAGE}"
+    command: [sh, -c, "mkdir -p /srv && echo from-web > /srv/word && cd /srv && exec python3 -m http.server 18765"]
+"""
+TWO_CONTAINERS = f"""
+schema_version = "1.1"
+[task]
+name = "own/compose"
+[environment]
+docker_image = "{IMAGE}"
+workdir = "/root"
+"""
+ASK = """
+python3 - <<END > answer.txt
+import time, urllib.request
+for _ in range(50):
+    try: print(urllib.request.urlopen("http://web:18765/word").read().decode().strip()); break
+    except OSError: time.sleep(0.1)
+END
+"""

@@ -10,35 +10,12 @@ from pathlib import Path
 import pytest
 
 from ptb_runner.sandbox import engine_labels
-from tests.podman.podman_kit import IMAGE, PODMAN, containers, images, podman
+from tests.podman.podman_kit import ASK, COMPOSE, IMAGE, PODMAN, TWO_CONTAINERS, containers, images, podman
 from tests.run_kit import REWARD_IF_OK, TASK_TOML, agent, make_task, only_cell
 
 pytestmark = [pytest.mark.podman, pytest.mark.usefixtures("image")]
 
 DOCKER = Path(__file__).parents[1] / "fakes" / "docker_as_podman.sh"
-COMPOSE = f"""
-services:
-  main: {{image: "{IMAGE}", command: [sh, -c, sleep infinity], depends_on: [web]}}
-  web:
-    image: "{IMAGE}"
-    command: [sh, -c, "mkdir -p /srv && echo from-web > /srv/word && cd /srv && exec python3 -m http.server 18765"]
-"""
-TOML = f"""
-schema_version = "1.1"
-[task]
-name = "own/compose"
-[environment]
-docker_image = "{IMAGE}"
-workdir = "/root"
-"""
-ASK = """
-python3 - <<END > answer.txt
-import time, urllib.request
-for _ in range(50):
-    try: print(urllib.request.urlopen("http://web:18765/word").read().decode().strip()); break
-    except OSError: time.sleep(0.1)
-END
-"""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +34,7 @@ def test_two_services(ptb, tmp_path, compose, monkeypatch):
     task = make_task(
         tmp_path / "mine",
         '[ "$(cat /root/answer.txt)" = from-web ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt',
-        TOML,
+        TWO_CONTAINERS,
     )
     (task / "environment" / "docker-compose.yaml").write_text(COMPOSE)
     monkeypatch.setenv("PATH", f"{compose}:{os.environ['PATH']}")
@@ -88,7 +65,7 @@ services:
 def test_a_service_that_waits_for_anothers_health(ptb, tmp_path, compose, monkeypatch):
     """Where no systemd runs podman's timers, too; and podman's interface tears words with blanks apart."""
     test = '[ -e "/shared/a b" ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt'
-    task = make_task(tmp_path / "mine", test, TOML)
+    task = make_task(tmp_path / "mine", test, TWO_CONTAINERS)
     (task / "environment" / "docker-compose.yaml").write_text(WAITING)
     monkeypatch.setenv("PATH", f"{compose}:{os.environ['PATH']}")
     ran = ptb("benchmark=task", f"benchmark.path={task}", *PODMAN, *agent("Scripted", command="ls '/shared/a b'"))
@@ -98,7 +75,7 @@ def test_a_service_that_waits_for_anothers_health(ptb, tmp_path, compose, monkey
 
 
 def test_a_service_that_ends_is_not_waited_for(ptb, tmp_path, compose, monkeypatch):
-    task = make_task(tmp_path / "mine", "echo 1 > /logs/verifier/reward.txt", TOML)
+    task = make_task(tmp_path / "mine", "echo 1 > /logs/verifier/reward.txt", TWO_CONTAINERS)
     (task / "environment" / "docker-compose.yaml").write_text(WAITING.replace("sleep 8; touch", "exit 3; touch"))
     monkeypatch.setenv("PATH", f"{compose}:{os.environ['PATH']}")
     work = agent("Scripted", command="true")
