@@ -246,6 +246,7 @@ def test_a_bare_debian_is_made_ready(submit, beaker_server, tmp_path):
     assert job["exit_code"] == 0, job["log"]
     said(job, "installing podman uidmap fuse-overlayfs", "python3-venv", "installing uv")
     assert submitted.cell.outcomes == ["scored"]
+    shutil.rmtree(tmp_path / "debian")
 
 
 # --- What can go wrong before the program is there ----------------------------------------------------

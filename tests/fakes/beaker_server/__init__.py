@@ -12,9 +12,8 @@ where the spec says, and with podman usable in it; that needs root.
 | `jobs.py` | jobs from the queue to their end: logs, preemption, cancelling, retries, time limits, results |
 | `node.py` | the machine that a job finds itself on |
 | `rpc.py`, `web.py` | the calls, by gRPC and by HTTP |
-| `tls.py` | the certificate |
 
-Workspaces, clusters, budgets, images and users exist unless their name contains "missing"; a job's root is
-this machine's, unless a test has named another folder for its image. What it does not do: GPUs, limits on CPU and
-memory, permissions, sessions.
+Workspaces, clusters, budgets, images and users exist unless their name contains "missing"; a job's root is this
+machine's, unless a test has named another folder for its image. What it does not do: GPUs, limits on CPU and memory,
+permissions, sessions.
 """

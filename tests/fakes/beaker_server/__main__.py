@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -11,9 +12,11 @@ from concurrent import futures
 from pathlib import Path
 
 import grpc
+import trustme
+from beaker import beaker_pb2 as pb2
 from beaker import beaker_pb2_grpc
 
-from tests.fakes.beaker_server import rpc, tls, web
+from tests.fakes.beaker_server import rpc, web
 from tests.fakes.beaker_server.state import TOKEN, State
 
 _STREAMS = 32  # a log that is followed holds a thread
@@ -23,11 +26,13 @@ def serve(state: State) -> None:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    key, certificate = tls.make()
-    (state.folder / "roots.pem").write_bytes(certificate)
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(state.folder / "roots.pem")
+    own = authority.issue_cert("localhost")
+    chain = b"".join(one.bytes() for one in own.cert_chain_pems)
     calls = grpc.server(futures.ThreadPoolExecutor(_STREAMS))
     beaker_pb2_grpc.add_BeakerServicer_to_server(rpc.servicer(state), calls)
-    port = calls.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
+    port = calls.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(own.private_key_pem.bytes(), chain)]))
     state.rpc_address = f"localhost:{port}"
     calls.start()
     pages = web.server(state)
@@ -42,7 +47,9 @@ def serve(state: State) -> None:
     pages.shutdown()
     calls.stop(None)
     for job in state.jobs():
-        job.kill()
+        job.cancel(pb2.CANCELATION_CODE_MANUAL, "the server ends", warn=False)
+        job.thread.join(5)
+    shutil.rmtree(state.folder / "jobs", ignore_errors=True)  # whole programs were installed there
 
 
 def main() -> int:

@@ -211,9 +211,6 @@ class Job:
             self.pb.status.canceled.CopyFrom(now())
         self._signal(signal.SIGTERM if warn else signal.SIGKILL)
 
-    def kill(self) -> None:
-        self._signal(signal.SIGKILL)
-
     def _signal(self, number: int) -> None:
         if self.process and (first := first_process(self.process.pid)):
             self._killed = self._killed or number == signal.SIGKILL

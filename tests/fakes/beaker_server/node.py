@@ -37,7 +37,7 @@ _QUICK = {"UV_LINK_MODE": "symlink", "PYTHONPYCACHEPREFIX": COMPILED}
 
 @dataclass
 class Node:
-    """One job's machine, with its files below `folder`: what the job writes is in upper/, its results in results/."""
+    """One job's machine, with its files below `folder`: what the job writes is in upper/."""
 
     folder: Path
     binds: list[tuple[Path, str, bool]] = field(default_factory=list)  # folder here, there, read-only
