@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
+import subprocess
 import sys
 import threading
 from concurrent import futures
@@ -49,7 +49,8 @@ def serve(state: State) -> None:
     for job in state.jobs():
         job.cancel(pb2.CANCELATION_CODE_MANUAL, "the server ends", warn=False)
         job.thread.join(5)
-    shutil.rmtree(state.folder / "jobs", ignore_errors=True)  # whole programs were installed there
+    # Whole programs were installed there, many times: not waited for.
+    subprocess.Popen(["rm", "-rf", state.folder / "jobs"], start_new_session=True)
 
 
 def main() -> int:
