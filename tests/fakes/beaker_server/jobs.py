@@ -122,9 +122,10 @@ class Job:
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout
-        for line in process.stdout:
-            last = self.lines[-1][0] if self.lines else 0
-            self.lines.append((max(time.time_ns(), last + 1), line))
+        with process.stdout as lines:
+            for line in lines:
+                last = self.lines[-1][0] if self.lines else 0
+                self.lines.append((max(time.time_ns(), last + 1), line))
 
     def _end(self) -> None:
         status, succeeded = self.pb.status, False

@@ -32,6 +32,7 @@ _IDS = 65536
 _IMAGE_VARIABLES = ("UV_", "PIP_", "SSL_", "PATH")  # what an image for this network would have
 # Installing and compiling the same packages for every job would take most of the time.
 COMPILED = "/var/cache/compiled"
+_INSTALLED = "opt/ptb-runner"  # thousands of folders, whose removal from a disk takes longer than the job
 _QUICK = {"UV_LINK_MODE": "symlink", "PYTHONPYCACHEPREFIX": COMPILED}
 
 
@@ -74,6 +75,7 @@ class Node:
         yield f"for one in {' '.join(_NODES)}; do touch dev/$one; mount --bind /dev/$one dev/$one; done"
         yield "mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts; ln -s pts/ptmx dev/ptmx"
         yield "mount -t tmpfs tmpfs dev/shm; ln -s /proc/self/fd dev/fd"
+        yield f"mkdir -p {_INSTALLED}; mount -t tmpfs tmpfs {_INSTALLED}"
         containers = shlex.quote(str(self.folder / "containers"))
         yield f"mkdir -p var/lib/containers var/lib/host-images; mount --bind {containers} var/lib/containers"
         if _HOST_IMAGES.is_dir():
