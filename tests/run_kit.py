@@ -160,7 +160,7 @@ class Running:
         while self.leftovers(family) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert self.leftovers(family) == []
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=60)
 
 
 def start(tmp_path: Path, *arguments: str | Path, **environment: str) -> Running:

@@ -388,7 +388,7 @@ def test_an_interrupted_sweep_ends_cleanly_and_carries_on(tmp_path, ptb, number)
     folder = tmp_path / "sweep"
     wait_until(lambda: first_is_scored_and_second_runs(folder))
     process.send_signal(number)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 130, out
     assert list((tmp_path / "scratch").glob("ptb-sandboxes-*/*")) == []
     assert states(folder) == {0: ("finished", "scored"), 1: ("cancelled", "cancelled")}
@@ -403,7 +403,7 @@ def test_stop_works_from_another_process(tmp_path, ptb):
     ran = ptb("stop", folder)
     assert ran.code == 0, ran.out + ran.err
     assert "ptb resume" in ran.out
-    assert process.wait(timeout=10) == 130
+    assert process.wait(timeout=60) == 130
     assert states(folder)[1] == ("cancelled", "cancelled")
     assert list((tmp_path / "scratch").glob("ptb-sandboxes-*/*")) == []
 
@@ -416,7 +416,7 @@ def test_a_second_runner_on_the_same_sweep_leaves_the_first_alone(tmp_path, ptb)
     assert states(folder)[1][0] == "running"
     assert process.poll() is None
     process.terminate()
-    process.wait(timeout=10)
+    process.wait(timeout=60)
 
 
 # --- Looking ------------------------------------------------------------------------------------------

@@ -60,5 +60,5 @@ def test_it_ends_quietly_when_it_is_told_to(tmp_path):
     while not (tmp_path / "log").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
