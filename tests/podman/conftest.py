@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,16 @@ from ptb_runner.sandbox.podman_container import Container, Wanted
 from tests.podman import podman_kit
 
 type Body = Callable[[Container], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """What a run of compose tasks sets for Harbor's podman would end with its process, and here ends with the test."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")
