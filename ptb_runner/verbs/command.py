@@ -21,12 +21,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}\n  {' '.join(self.format_usage().split())}")
 
 
-def parser_of(verb: Callable[[list[str]], int], *, folder: bool = True) -> Parser:
+def parser_of(verb: Callable[[list[str]], int], *, folder: bool = True, trial: bool = False) -> Parser:
     """The arguments of a verb: those that all have."""
     text = " ".join((verb.__doc__ or "").split())
     made = Parser(prog=f"ptb {verb.__name__}", description=text)
     if folder:
         made.add_argument("folder", type=Path, help="the folder of a sweep or of a single cell")
+    if trial:
+        made.add_argument(
+            "which", nargs="?", default="", metavar="CELL[/TRIAL]", help="number of the cell, name of a trial"
+        )
     return made
 
 

@@ -60,8 +60,7 @@ def review(arguments: list[str]) -> int:
     from ptb_runner.judge.judgements import DECISIONS
     from ptb_runner.review import review as decide
 
-    parser = parser_of(review)
-    parser.add_argument("which", nargs="?", default="", metavar="CELL[/TRIAL]", help="number of the cell, and trial")
+    parser = parser_of(review, trial=True)
     decision = parser.add_mutually_exclusive_group()
     for name, what in zip(DECISIONS, ("the score stands", "the trial counts as flagged"), strict=True):
         decision.add_argument(f"--{name[:-2]}", dest="decision", action="store_const", const=name, help=what)

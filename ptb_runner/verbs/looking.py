@@ -106,10 +106,7 @@ def logs(arguments: list[str]) -> int:
     """
     from ptb_runner import servers
 
-    parser = parser_of(logs)
-    parser.add_argument(
-        "which", nargs="?", default="", metavar="CELL[/TRIAL]", help="number of the cell, name of a trial"
-    )
+    parser = parser_of(logs, trial=True)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the cell is over")
     parser.add_argument("--serve", action="store_true", help="the log of the server that was started for its model")
     chosen = parser.parse_args(arguments)
@@ -167,10 +164,7 @@ def trace(arguments: list[str]) -> int:
     """Print what a trial's agent said, ran and got back, turn by turn; -f follows one that runs."""
     from ptb_runner import traceview
 
-    parser = parser_of(trace)
-    parser.add_argument(
-        "which", nargs="?", default="", metavar="CELL[/TRIAL]", help="number of the cell, name of a trial"
-    )
+    parser = parser_of(trace, trial=True)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the trial is over")
     parser.add_argument("--full", action="store_true", help="cut nothing")
     chosen = parser.parse_args(arguments)
