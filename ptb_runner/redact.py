@@ -22,12 +22,12 @@ import yaml
 
 from ptb_runner import keys
 from ptb_runner.cell import Cell
+from ptb_runner.config import ENV_REFERENCE
 
 log = logging.getLogger(__name__)
 
 # A shorter value (a flag, a port) is no secret, and to replace it everywhere would only do harm.
 MIN_LENGTH = 6
-_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)")
 _FILLER = b"*"
 _NAME_MAX = 255  # bytes, on all usual file systems
 
@@ -161,5 +161,5 @@ class _Formatter(logging.Formatter):
 def redactor(cell: Cell) -> Redactor:
     """The one for a cell: what its agent, verifier and judges are given from the host's environment."""
     written = yaml.load((cell.folder / "cell.yaml").read_text(), yaml.CSafeLoader)["config"]
-    names = _REFERENCE.findall(json.dumps([written["agent"], written["benchmark"], written.get("serve")]))
+    names = ENV_REFERENCE.findall(json.dumps([written["agent"], written["benchmark"], written.get("serve")]))
     return Redactor({name: os.environ[name] for name in names if name in os.environ} | keys.secrets(cell.config))

@@ -17,7 +17,7 @@ from ptb_runner.config.backend import (
     PodmanConfig,
     PodmanNetwork,
 )
-from ptb_runner.config.composition import composed, register, typed, without_secrets
+from ptb_runner.config.composition import ENV_REFERENCE, composed, register, typed, without_secrets
 from ptb_runner.config.declare import option
 from ptb_runner.config.judge import (
     CodexConfig,

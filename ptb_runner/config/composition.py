@@ -51,7 +51,8 @@ def typed(config: DictConfig | dict[str, Any]) -> Config:
     return OmegaConf.to_object(config if checked else composed(config))  # type: ignore[return-value, arg-type]
 
 
-_ENV_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)")
+ENV_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)")
+"""A reference to a variable, ${oc.env:NAME}: what may stand for a secret on disk; its group is the name."""
 
 
 def without_secrets(config: DictConfig) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def without_secrets(config: DictConfig) -> dict[str, Any]:
 
     What takes such a value over from another option (${agent.env.KEY}) is not resolved either.
     """
-    names = _ENV_REFERENCE.findall(json.dumps(OmegaConf.to_container(config, resolve=False), default=str))
+    names = ENV_REFERENCE.findall(json.dumps(OmegaConf.to_container(config, resolve=False), default=str))
     return _plain(config, {os.environ[name] for name in names if os.environ.get(name)})
 
 
@@ -76,7 +77,7 @@ def _item(parent: DictConfig | ListConfig, key: Any, secrets: set[str]) -> Any:
     raw = child._value() if isinstance(child, Node) else None
     if not isinstance(raw, str) or "${" not in raw:
         return _plain(parent[key], secrets)
-    if _ENV_REFERENCE.search(raw):
+    if ENV_REFERENCE.search(raw):
         return raw
     resolved = _plain(parent[key], secrets)
     return raw if any(secret in str(resolved) for secret in secrets) else resolved

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ptb_runner import keys
 from ptb_runner.cell import Cell
+from ptb_runner.config import ENV_REFERENCE
 
 PYTHON = "3.12"
 # Of the machine over there, whatever this one is.
@@ -24,7 +25,6 @@ _THERE = {
     "python_version": PYTHON,
     "python_full_version": f"{PYTHON}.0",
 }
-_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)")
 _LEFT_HERE = frozenset({"handoff", "beaker.yaml", "launcher.json", ".launcher.lock", ".runner.lock"})
 _WHEEL = b"Wheel-Version: 1.0\nGenerator: ptb_runner\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a wheel of the same files is the same, byte for byte
@@ -32,7 +32,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # a wheel of the same files is the same, byte fo
 
 def variables_of(cell: Cell) -> list[str]:
     """Names of the variables that the cell's runner needs: keys, and what cell.yaml refers to."""
-    names = [*keys.of_cell(cell.config), *_REFERENCE.findall((cell.folder / "cell.yaml").read_text())]
+    names = [*keys.of_cell(cell.config), *ENV_REFERENCE.findall((cell.folder / "cell.yaml").read_text())]
     return list(dict.fromkeys(names))
 
 

@@ -17,7 +17,6 @@ import gzip
 import io
 import json
 import os
-import re
 import shutil
 import stat
 import tarfile
@@ -31,6 +30,7 @@ from typing import IO, Any
 import yaml
 
 from ptb_runner.cell import SCHEMA_VERSION
+from ptb_runner.config import ENV_REFERENCE
 from ptb_runner.explain import UsageError
 from ptb_runner.results.scrub import Scrubber
 from ptb_runner.sweepfile import read_sweep
@@ -42,7 +42,6 @@ MIB = 2**20
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".onnx", ".h5", ".npz", ".msgpack")
 _MODELS = ("handoff", "final_model")  # folders
 _RUNNERS = ("regrading", "superseded", ".runner.lock", "report.html", "__pycache__")
-_VARIABLES = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)")
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def _named_secrets(folder: Path) -> set[str]:
     names: set[str] = set()
     for path in (*folder.glob("cell.yaml"), *folder.glob("*/cell.yaml")):
         text = path.read_text(errors="replace")
-        names.update(_VARIABLES.findall(text))
+        names.update(ENV_REFERENCE.findall(text))
         try:
             names.update(_listed(yaml.load(text, yaml.CSafeLoader)))
         except yaml.YAMLError:
