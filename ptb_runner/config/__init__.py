@@ -35,6 +35,7 @@ from ptb_runner.config.launcher import (
     CodeFrom,
     DebugConfig,
     InlineConfig,
+    JobsConfig,
     LauncherConfig,
     ModalLauncherConfig,
     OnInterrupt,

@@ -60,11 +60,9 @@ class DebugConfig(LauncherConfig):
 
 
 @dataclass
-class SubmititLocalConfig(LauncherConfig):
-    """In background processes on this machine, one a cell."""
+class JobsConfig(LauncherConfig):
+    """In jobs that outlive the process which started them."""
 
-    kind: str = option("submitit_local", "Which launcher.", result=False)
-    max_cells: int = option(2, "Cells of a sweep that run at once.", least=1, result=False)
     wait: bool = option(True, "Wait until all cells are over; false returns at once.", result=False)
     on_interrupt: OnInterrupt = option(
         OnInterrupt.leave, "What Ctrl-C does to the cells: leave them running, or cancel them.", result=False
@@ -72,7 +70,15 @@ class SubmititLocalConfig(LauncherConfig):
 
 
 @dataclass
-class SlurmConfig(LauncherConfig):
+class SubmititLocalConfig(JobsConfig):
+    """In background processes on this machine, one a cell."""
+
+    kind: str = option("submitit_local", "Which launcher.", result=False)
+    max_cells: int = option(2, "Cells of a sweep that run at once.", least=1, result=False)
+
+
+@dataclass
+class SlurmConfig(JobsConfig):
     """In Slurm jobs, one array task a cell."""
 
     kind: str = option("slurm", "Which launcher.", result=False)
@@ -93,15 +99,11 @@ class SlurmConfig(LauncherConfig):
     signal_delay_sec: int = option(
         120, "Time to stop cleanly before the time limit ends the job (seconds).", least=1, result=False
     )
-    wait: bool = option(True, "Wait until all cells are over; false returns at once.", result=False)
-    on_interrupt: OnInterrupt = option(
-        OnInterrupt.leave, "What Ctrl-C does to the jobs: leave them running, or cancel them.", result=False
-    )
     poll_sec: float = option(10.0, "Seconds between questions to the cluster.", above=0, result=False)
 
 
 @dataclass
-class ModalLauncherConfig(LauncherConfig):
+class ModalLauncherConfig(JobsConfig):
     """In Modal functions, one call a cell: the machine that starts them may go to sleep."""
 
     kind: str = option("modal", "Which launcher.", result=False)
@@ -113,15 +115,11 @@ class ModalLauncherConfig(LauncherConfig):
         [], "Names of secrets that Modal holds, with keys that are not set on this machine.", result=False
     )
     sync_sec: float = option(15.0, "Seconds between copies of the results to their volume.", above=0, result=False)
-    wait: bool = option(True, "Wait until all cells are over; false returns at once.", result=False)
-    on_interrupt: OnInterrupt = option(
-        OnInterrupt.leave, "What Ctrl-C does to the cells: leave them running, or cancel them.", result=False
-    )
     poll_sec: float = option(10.0, "Seconds between questions to Modal.", above=0, result=False)
 
 
 @dataclass
-class BeakerLauncherConfig(LauncherConfig):
+class BeakerLauncherConfig(JobsConfig):
     """In Beaker jobs, one experiment a cell, one group a sweep."""
 
     kind: str = option("beaker", "Which launcher.", result=False)
@@ -177,10 +175,6 @@ class BeakerLauncherConfig(LauncherConfig):
         False, "Write the secrets that the workspace lacks, from the variables that are set here.", result=False
     )
     env: dict[str, str] = option({}, "Settings for a job's environment, such as HF_HOME; no secrets.", result=False)
-    wait: bool = option(True, "Wait until all cells are over; false returns at once.", result=False)
-    on_interrupt: OnInterrupt = option(
-        OnInterrupt.leave, "What Ctrl-C does to the jobs: leave them running, or cancel them.", result=False
-    )
     poll_sec: float = option(15.0, "Seconds between questions to Beaker.", above=0, result=False)
     answer_sec: float = option(60.0, "Seconds within which Beaker must answer a question.", above=0, result=False)
 

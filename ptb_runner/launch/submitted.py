@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ptb_runner import backend, trial_folders, watch
 from ptb_runner.cell import Cell, mark, now, read_cell, read_json, write_json
-from ptb_runner.config import OnInterrupt
+from ptb_runner.config import JobsConfig, OnInterrupt
 from ptb_runner.explain import UsageError
 from ptb_runner.launch import Ended
 from ptb_runner.launch.inline import is_over
@@ -77,7 +77,8 @@ def settle(folder: Path) -> None:
 
 def attend(sweep: Path, cells: list[Cell], out: Console, wait: Callable[[], Any], cancel: Callable[[], Any]) -> Ended:
     """Show submitted cells until all are over, unless `launcher.wait=false`; Ctrl-C leaves or cancels their jobs."""
-    settings: Any = cells[0].config.launcher
+    settings = cells[0].config.launcher
+    assert isinstance(settings, JobsConfig)
     if not settings.wait:
         return Ended.detached
     with watch.shown(sweep, cells[0].config.progress.interval_sec, out):
