@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptb_runner.launch.beaker_client import Account
-from ptb_runner.launch.modal_files import NOT_FETCHED, SMALL, remove_others
+from ptb_runner.launch.copies import NOT_FETCHED, SMALL, remove_others
 
 if TYPE_CHECKING:
     from beaker import BeakerDataset, BeakerJob

@@ -15,6 +15,9 @@ from ptb_runner.redact import Redactor
 LOCKS = frozenset({".runner.lock", ".launcher.lock"})
 NOT_COPIED = LOCKS | {"task", "cell.yaml"}
 """What a run does not change."""
+# They differ, or are the machine's own to which results are brought.
+NOT_FETCHED = NOT_COPIED | {"launcher.json"}
+SMALL = 1 << 20  # files up to this size are fetched at the end even if they look the same
 _VERDICT = "result.json"
 
 
@@ -124,3 +127,15 @@ def _look(path: Path) -> _Look | None:
     except OSError:
         return None
     return None if stat.S_ISDIR(found.st_mode) else (found.st_size, found.st_mtime_ns)
+
+
+def remove_others(folder: Path, wanted: set[Path]) -> None:
+    """Remove trials' files that are no longer the run's: of a try that was set aside, say."""
+    for where, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            if Path(where, name) not in wanted:
+                Path(where, name).unlink()
+        for name in folders:
+            path = Path(where, name)
+            if not path.is_symlink() and not any(path.iterdir()):
+                shutil.rmtree(path)

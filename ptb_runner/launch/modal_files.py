@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptb_runner.cell import read_json
-from ptb_runner.launch.copies import NOT_COPIED
+from ptb_runner.launch.copies import NOT_FETCHED, SMALL, remove_others
 
 if TYPE_CHECKING:
     import modal
 
 _AT_ONCE = 8
-SMALL = 1 << 20  # files up to this size are fetched at the end even if they look the same
-# They differ, or are this machine's own.
-NOT_FETCHED = NOT_COPIED | {"launcher.json"}
 
 
 async def fetch_status(volume: modal.Volume, place: str, folder: Path) -> str | None:
@@ -78,15 +74,3 @@ async def _bring(volume: modal.Volume, source: str, target: Path) -> bool:
     finally:
         partial.unlink(missing_ok=True)
     return True
-
-
-def remove_others(folder: Path, wanted: set[Path]) -> None:
-    """Remove trials' files that are no longer the run's: of a try that was set aside, say."""
-    for where, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            if Path(where, name) not in wanted:
-                Path(where, name).unlink()
-        for name in folders:
-            path = Path(where, name)
-            if not path.is_symlink() and not any(path.iterdir()):
-                shutil.rmtree(path)
